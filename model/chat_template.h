@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Chat templates: a bounded interpreter of the Jinja2 subset that published templates use. A template is
-// parsed once and is immutable; rendering is thread-safe, and bounded in steps, depth and output, since
-// a template may come from a downloaded model. Oracle: jinja2 as transformers sets it up
-// (trim_blocks, lstrip_blocks, ImmutableSandboxedEnvironment, loop controls, tojson, raise_exception,
-// strftime_now).
+// Chat templates: a bounded interpreter of the Jinja2 subset that published templates use. A
+// template is parsed once and is immutable; rendering is thread-safe, and bounded in steps, depth
+// and output, since a template may come from a downloaded model. Oracle: jinja2 as transformers
+// sets it up (trim_blocks, lstrip_blocks, ImmutableSandboxedEnvironment, loop controls, tojson,
+// raise_exception, strftime_now).
 #pragma once
 #include "base/buf.h"
 #include "base/err.h"
@@ -19,29 +19,30 @@ enum err chat_template_parse(const char *text, size_t len, struct chat_template 
                              struct err_info *info);
 void chat_template_destroy(struct chat_template *t);
 
-struct chat_limits { // 0: the default
-    uint64_t max_steps;  // evaluated nodes, default 2,000,000
-    size_t max_output;   // bytes, default 16 MiB
-    size_t max_memory;   // bytes of values, default 64 MiB
+struct chat_limits {    // 0: the default
+    uint64_t max_steps; // evaluated nodes, default 2,000,000
+    size_t max_output;  // bytes, default 16 MiB
+    size_t max_memory;  // bytes of values, default 64 MiB
 };
 
 struct chat_render_opts {
-    json_t *vars;         // object with every variable: messages, tools, add_generation_prompt,
-                          // bos_token, eos_token, template kwargs ...; borrowed, not changed
-    int64_t now;          // seconds since the epoch (local = UTC), for strftime_now
+    json_t *vars; // object with every variable: messages, tools, add_generation_prompt,
+                  // bos_token, eos_token, template kwargs ...; borrowed, not changed
+    int64_t now;  // seconds since the epoch (local = UTC), for strftime_now
     struct chat_limits limits;
 };
 
-// A run of the output. `literal` marks text that came from the variables' strings (user text), so that the
-// tokenizer does not take a special token out of it; the template's own text has it unset. Text that a
-// filter or operator made from both is literal.
+// A run of the output. `literal` marks text that came from the variables' strings (user text), so
+// that the tokenizer does not take a special token out of it; the template's own text has it unset.
+// Text that a filter or operator made from both is literal.
 struct chat_span {
     size_t begin, end; // bytes in the output
     bool literal;
 };
 struct chat_output {
     struct buf text;
-    struct chat_span *spans; // cover the text, in order, neighbours differ; freed by chat_output_fini
+    struct chat_span
+        *spans; // cover the text, in order, neighbours differ; freed by chat_output_fini
     size_t n_spans;
 };
 void chat_output_fini(struct chat_output *o);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Byte-level BPE tokenizer, as Hugging Face `tokenizers` defines it (the oracle): added-token split,
-// normalizer, pre-tokenizer split (PCRE2), byte map, merges by rank. Immutable after it is built, so
-// any thread may use one; each call brings its own memory.
+// Byte-level BPE tokenizer, as Hugging Face `tokenizers` defines it (the oracle): added-token
+// split, normalizer, pre-tokenizer split (PCRE2), byte map, merges by rank. Immutable after it is
+// built, so any thread may use one; each call brings its own memory.
 #pragma once
 #include "base/buf.h"
 #include "base/err.h"
@@ -16,8 +16,8 @@ enum tok_flags {
     TOK_ADDED = 2,   // matched as a whole before the pre-tokenizer runs
 };
 
-// One vocabulary entry as a model file gives it. `bytes` is the raw text of the token: for added tokens
-// the literal text, for the others already mapped back from the byte alphabet.
+// One vocabulary entry as a model file gives it. `bytes` is the raw text of the token: for added
+// tokens the literal text, for the others already mapped back from the byte alphabet.
 struct tok_entry {
     const char *bytes;
     uint32_t len;
@@ -38,7 +38,8 @@ struct tokenizer_gguf {
     struct tok_str model, pre;
     const struct tok_str *tokens, *merges; // tokens in the byte alphabet; merges "left right"
     size_t n_tokens, n_merges;
-    const int32_t *token_type; // NULL or n_tokens: 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte
+    const int32_t *token_type; // NULL or n_tokens: 1 normal, 2 unknown, 3 control, 4 user-defined,
+                               // 5 unused, 6 byte
     int32_t bos, eos, eot;     // -1: none
     bool add_bos, add_eos;
 };
@@ -63,27 +64,29 @@ struct tok_encode_opts {
                         // false: text that looks like a control token stays text (user input)
     size_t max_ids;     // stop with ERR_CONTEXT once more ids than this are certain; 0: no limit
 };
-// Appends the ids of text[0..len), valid UTF-8, to *out. O(n log n); on failure *out holds what it held.
+// Appends the ids of text[0..len), valid UTF-8, to *out. O(n log n); on failure *out holds what it
+// held.
 enum err tokenizer_encode(const struct tokenizer *t, const char *text, size_t len,
                           const struct tok_encode_opts *opts, struct tok_ids *out,
                           struct err_info *info);
 
 // A prompt in pieces: template output where user text must stay text although the template's own
-// special tokens are parsed. Equal to encoding the joined text, except that no special token is matched
-// inside or across a piece with `literal` set.
+// special tokens are parsed. Equal to encoding the joined text, except that no special token is
+// matched inside or across a piece with `literal` set.
 struct tok_piece {
     const char *text;
     size_t len;
     bool literal;
 };
-enum err tokenizer_encode_pieces(const struct tokenizer *t, const struct tok_piece *pieces, size_t n,
-                                 const struct tok_encode_opts *opts, struct tok_ids *out,
+enum err tokenizer_encode_pieces(const struct tokenizer *t, const struct tok_piece *pieces,
+                                 size_t n, const struct tok_encode_opts *opts, struct tok_ids *out,
                                  struct err_info *info);
 
 // Raw bytes of one id (may end inside a UTF-8 character); *len 0 for an id outside the vocabulary.
 const char *tokenizer_token_bytes(const struct tokenizer *t, int32_t id, size_t *len);
 bool tokenizer_is_special(const struct tokenizer *t, int32_t id);
-int32_t tokenizer_find(const struct tokenizer *t, const char *text, size_t len); // exact token or -1
+int32_t tokenizer_find(const struct tokenizer *t, const char *text,
+                       size_t len); // exact token or -1
 // Appends the text of the ids (raw bytes joined).
-enum err tokenizer_decode(const struct tokenizer *t, const int32_t *ids, size_t n, bool skip_special,
-                          struct buf *out);
+enum err tokenizer_decode(const struct tokenizer *t, const int32_t *ids, size_t n,
+                          bool skip_special, struct buf *out);

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// Inside the CPU backend: how an operation is recorded, how the pool's threads share it, and the
+// table of functions that exist once per ISA level.
+//
+// A command is a function and a copy of its parameters. Every pool thread calls the function with
+// its own cpu_task; between two commands all threads meet at a barrier. Work is claimed in chunks
+// from a shared counter (cpu_claim), so that a thread that lost its core holds up one chunk, not a
+// fixed share. What a chunk computes never depends on who computes it or on how many threads there
+// are.
+//
+// Each `.c` under isa/ is compiled once per ISA level with KN_ISA set to avx512, avx2 or portable;
+// ISA(x) gives a function its suffix. 16-lane vectors come from isa/vec.h.
+#pragma once
+#include "kernels/device.h"
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+    CPU_MAX_THREADS = 256,
+    CPU_SCRATCH_BYTES = 1 << 20, // per thread, 64-byte aligned, L2-sized
+};
+
+struct cpu_task {
+    int tid, nt; // this thread, threads
+    struct kn_device *device;
+    void *scratch; // CPU_SCRATCH_BYTES of this thread's own; content is lost between commands
+    _Atomic int32_t *next; // the command's claim counter, 0 when the command starts
+    _Atomic int *failed;   // enum err; the first one stored wins
+};
+
+typedef void (*cpu_run_fn)(const void *params, struct cpu_task *t);
+
+// Copies `bytes` (at most CPU_PARAM_BYTES) of params and appends the command.
+enum { CPU_PARAM_BYTES = 256 };
+enum err cpu_record(struct kn_queue *q, cpu_run_fn fn, const void *params, size_t bytes);
+struct kn_device *cpu_queue_device(struct kn_queue *q);
+
+// Claims the next chunk index below n; false when none is left.
+static inline bool cpu_claim(struct cpu_task *t, int32_t n, int32_t *i) {
+    if (t->nt == 1 ||
+        n == 1) { // no sharing: still one shared counter, but no locked instruction needed
+        if (t->nt > 1 && t->tid != 0)
+            return false;
+        *i = atomic_load_explicit(t->next, memory_order_relaxed);
+        atomic_store_explicit(t->next, *i + 1, memory_order_relaxed);
+        return *i < n;
+    }
+    *i = atomic_fetch_add_explicit(t->next, 1, memory_order_relaxed);
+    return *i < n;
+}
+
+void cpu_fail(struct cpu_task *t, enum err e);
+// All threads of the command meet (for commands of two phases); resets the claim counter.
+void cpu_barrier(struct cpu_task *t);
+
+// A block of 32 activations as the integer products read it: value = d * q.
+struct cpu_q8_block {
+    int8_t q[32];
+    float d;
+    float dsum;  // d * sum(q), for weight types with a minimum
+    int32_t sum; // sum(q), for weight types with an offset
+    int32_t pad[5];
+}; // 64 bytes
+
+// Functions that exist once per ISA level. One table per level, chosen when the device opens.
+struct cpu_isa {
+    const char *name;
+    bool (*supported)(void); // by this CPU and kernel
+    // isa/gemm.c
+    cpu_run_fn gemm, gemm_t;
+    // isa/rows.c: norm, quantise, swiglu, embed, gather
+    cpu_run_fn rmsnorm, quantize, swiglu, embed, gather;
+    // isa/rope.c
+    cpu_run_fn rope_table, rope_kv;
+    // isa/attn.c
+    cpu_run_fn attn;
+    // isa/sample.c
+    cpu_run_fn sample;
+    // isa/rows.c, for weights: quantise one row of k (multiple of 32) values
+    void (*quantize_row)(const float *x, int32_t k, struct cpu_q8_block *out);
+};
+extern const struct cpu_isa cpu_isa_avx512, cpu_isa_avx2, cpu_isa_portable;
+
+const struct cpu_isa *cpu_device_isa(const struct kn_device *d);
+
+// The resident panel layout of a weight: gemm, embed and weight_read share it (weight.c).
+// Panels of 16 rows; quantised types in pairs of panels. See weight.h.
