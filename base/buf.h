@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A growable byte buffer with a hard limit. One sticky failure flag: a chain of appends is checked once
-// at its end with buf_err. Not thread-safe; its owner is whoever declared it.
+// A growable byte buffer with a hard limit. One sticky failure flag: a chain of appends is checked
+// once at its end with buf_err. Not thread-safe; its owner is whoever declared it.
 #pragma once
 #include "base/err.h"
 #include <stdarg.h>
@@ -11,8 +11,8 @@ struct buf {
     char *data; // NUL-terminated once anything was appended (the NUL is not counted in len)
     size_t len;
     size_t cap;
-    size_t max;       // 0: no limit
-    enum err failed;  // ERR_NOMEM or ERR_LIMIT once an append failed
+    size_t max;      // 0: no limit
+    enum err failed; // ERR_NOMEM or ERR_LIMIT once an append failed
 };
 
 void buf_init(struct buf *b, size_t max);

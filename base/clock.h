@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Time, injectable. Deadlines and durations use the monotonic clock, in nanoseconds; wall time is for
-// people and for `created` fields only.
+// Time, injectable. Deadlines and durations use the monotonic clock, in nanoseconds; wall time is
+// for people and for `created` fields only.
 #pragma once
 #include <stdint.h>
 

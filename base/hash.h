@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Hashes. hash_bytes is SipHash-2-4 (Aumasson and Bernstein, 2012) for tables keyed by outsiders' data;
-// hash_mix64 is the finaliser of SplitMix64 (Steele et al., 2014); sha256 is OpenSSL's. Thread-safe.
+// Hashes. hash_bytes is SipHash-2-4 (Aumasson and Bernstein, 2012) for tables keyed by outsiders'
+// data; hash_mix64 is the finaliser of SplitMix64 (Steele et al., 2014); sha256 is OpenSSL's.
+// Thread-safe.
 #pragma once
 #include "base/err.h"
 #include <stddef.h>

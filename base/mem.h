@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory wrappers. Every allocation of the project's own code goes through here, so that tests can make
-// the Nth one fail and count what is live. Thread-safe. Failure returns NULL; nothing ever exits.
+// Memory wrappers. Every allocation of the project's own code goes through here, so that tests can
+// make the Nth one fail and count what is live. Thread-safe. Failure returns NULL; nothing ever
+// exits.
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -23,15 +24,15 @@ void mem_free(void *p); // NULL is legal
 bool mem_mul(size_t a, size_t b, size_t *out);
 bool mem_add(size_t a, size_t b, size_t *out);
 
-// Anonymous pages, zeroed, 2 MiB aligned, transparent huge pages asked for. `bytes` is rounded up to
-// 2 MiB; physical pages appear on first touch. Free with the same size.
+// Anonymous pages, zeroed, 2 MiB aligned, transparent huge pages asked for. `bytes` is rounded up
+// to 2 MiB; physical pages appear on first touch. Free with the same size.
 void *mem_map(size_t bytes) __attribute__((warn_unused_result));
 void mem_unmap(void *p, size_t bytes);
 // Gives the physical pages of a range inside a mapping back; its content is then zero.
 void mem_map_discard(void *p, size_t bytes);
 
-// Tests only. The Nth allocation from now on fails (1 = the next one), and with `all` each later one
-// too; 0 switches it off. Process-wide.
+// Tests only. The Nth allocation from now on fails (1 = the next one), and with `all` each later
+// one too; 0 switches it off. Process-wide.
 void mem_fail_after(uint64_t n, bool all);
 // Allocations attempted since the last mem_fail_after call, and blocks alive now.
 uint64_t mem_fail_count(void);

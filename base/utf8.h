@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// UTF-8 (RFC 3629): no surrogates, no overlong forms, nothing above U+10FFFF. Stateless, thread-safe.
+// UTF-8 (RFC 3629): no surrogates, no overlong forms, nothing above U+10FFFF. Stateless,
+// thread-safe.
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -12,6 +13,7 @@ int utf8_encode(uint32_t cp, char out[4]); // length; U+FFFD for what is no scal
 bool utf8_valid(const char *s, size_t n);
 // Bytes of the longest prefix of s[0..n) that is whole, valid characters.
 size_t utf8_valid_prefix(const char *s, size_t n);
-// Largest m <= n such that s[0..m) does not end inside a character; s is valid UTF-8 and s[n] readable.
+// Largest m <= n such that s[0..m) does not end inside a character; s is valid UTF-8 and s[n]
+// readable.
 size_t utf8_cut(const char *s, size_t n);
 size_t utf8_count(const char *s, size_t n); // code points of valid UTF-8

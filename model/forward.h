@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+// The one layer walk: a batch through the model, as a cursor that can stop at a deadline and go on
+// later. Serving, training and evaluation run this same code. Driven by the thread that drives the
+// queue.
+//
+//   begin(batch) -> run(deadline) -> AGAIN ... run -> DONE -> results
+//
+// A cursor at rest between two run calls has its activations in device memory and nothing on the
+// queue, so other work (another cursor's, too) may run on the same queue in between.
+#pragma once
+#include "base/clock.h"
+#include "base/err.h"
+#include "kernels/device.h"
+#include "model/batch.h"
+#include "model/weights.h"
+
+enum mdl_linear { MDL_QKV, MDL_O, MDL_GATE_UP, MDL_DOWN, MDL_LINEARS };
+
+// What one product of the walk looked like, for hooks.
+struct mdl_linear_call {
+    int32_t layer;
+    enum mdl_linear which;
+    kn_addr x; // PLAIN input [rows, k]
+    int64_t ldx;
+    kn_addr y; // PLAIN output [rows, n], before activation or residual addition of the walk
+    int64_t ldy;
+    int32_t rows;
+    const struct kn_batch *batch; // slots per sequence
+};
+
+// LoRA hook: called after each product was recorded; records y += scale * B (A x) for the rows
+// whose sequence has an adapter. NULL linear: the walk may fuse.
+struct mdl_hooks {
+    enum err (*linear)(void *arg, struct kn_queue *q, const struct mdl_linear_call *call);
+    void *arg;
+};
+
+// Activations that backward needs. For each the walk asks for a place (PLAIN [rows, width]) and
+// writes there; 0 means: not wanted.
+enum mdl_tape_kind {
+    MDL_TAPE_ATTN_IN,  // residual stream entering the layer [hidden]
+    MDL_TAPE_QKV,      // after rotation [(heads + 2 kv_heads) * head_dim]
+    MDL_TAPE_ATTN_OUT, // attention's output [heads * head_dim]
+    MDL_TAPE_FFN_IN,   // residual stream after attention [hidden]
+    MDL_TAPE_GATE_UP,  // [2 * intermediate]
+    MDL_TAPE_FINAL,    // residual stream after the last layer [hidden]; layer = n_layers
+    MDL_TAPE_KINDS
+};
+struct mdl_tape {
+    kn_addr (*place)(void *arg, int32_t layer, enum mdl_tape_kind kind, int32_t rows,
+                     int32_t width);
+    void *arg;
+};
+
+struct mdl_forward_limits {
+    int32_t max_tokens; // of one batch
+    int32_t max_seqs;
+    int32_t max_want;
+    int32_t max_blocks; // per sequence
+};
+
+struct mdl_kv { // where the cache lies
+    kn_addr pool;
+    struct kn_kv_shape shape;
+};
+
+struct mdl_forward;
+
+enum err mdl_forward_create(const struct mdl_weights *w, struct kn_queue *q,
+                            const struct mdl_forward_limits *limits, const struct clock *clock,
+                            struct mdl_forward **out, struct err_info *info);
+void mdl_forward_destroy(struct mdl_forward *f);
+size_t mdl_forward_bytes(const struct mdl_forward *f); // device workspace
+
+// The batch's arrays are uploaded; hooks and tape may be NULL and are borrowed until the end.
+enum err mdl_forward_begin(struct mdl_forward *f, const struct mdl_batch *b,
+                           const struct mdl_kv *kv, const struct mdl_hooks *hooks,
+                           const struct mdl_tape *tape, struct err_info *info);
+// Goes on until the end, or until the monotonic clock has passed deadline_ns (INT64_MAX: no
+// deadline) at the next place where it can stop: after a product's output range of a few hundred
+// microseconds. *done tells which. On error the cursor is at rest and the batch is lost; other
+// batches are not.
+enum err mdl_forward_run(struct mdl_forward *f, int64_t deadline_ns, bool *done,
+                         struct err_info *info);
+// After DONE: one entry per wanted position, in order; valid until the next begin.
+const struct kn_sample_out *mdl_forward_samples(const struct mdl_forward *f);
+
+// Tests and oracles: copies the raw logits of each wanted position, f32 [n_want][vocab], into `to`
+// while the cursor runs. NULL switches it off.
+void mdl_forward_capture_logits(struct mdl_forward *f, float *to);
