@@ -11,9 +11,13 @@ enum mdl_family { // what the layer walk needs to know; the architecture's name 
     MDL_LLAMA,    // Llama 2, 3.x, SmolLM2
 };
 
-enum mdl_rope_kind { MDL_ROPE_DEFAULT, MDL_ROPE_LLAMA3 };
+enum mdl_rope_kind {
+    MDL_ROPE_DEFAULT,
+    MDL_ROPE_LLAMA3,
+    MDL_ROPE_FACTORS, // a GGUF file's rope_freqs.weight: llama3 scaling worked out beforehand
+};
 
-enum { MDL_MAX_EOS = 8 };
+enum { MDL_MAX_EOS = 8, MDL_MAX_HEAD_DIM = 256 };
 
 struct mdl_config {
     char architecture[48]; // "llama", "LlamaForCausalLM"
@@ -34,10 +38,11 @@ struct mdl_config {
     // llama3 scaling (Llama 3.1 reference code)
     float rope_factor, rope_low_freq, rope_high_freq;
     int32_t rope_original_context;
+    float rope_factors[MDL_MAX_HEAD_DIM / 2]; // MDL_ROPE_FACTORS: divide inv_freq
 
     int32_t bos; // -1: none
     int32_t eos[MDL_MAX_EOS];
-    int32_t n_eos;
+    int32_t n_eos; // 0: the model's files name none; the tokenizer may still know one
 
     // generation_config.json: sampling defaults; < 0: not given
     float gen_temperature, gen_top_p, gen_repetition_penalty;
