@@ -114,7 +114,7 @@ static void read_cgroup_line(struct limits *l, const char *root, char *line) {
     *path++ = '\0';
     list++;
     if (strcmp(path, "/") == 0)
-        path = "";
+        *path = '\0';
     char mount[PATH_MAX];
     if (*list == '\0') {
         walk_up(l, root, "/sys/fs/cgroup", path, read_v2);
@@ -181,11 +181,15 @@ static void read_nodes(int8_t node_of[CPUS_MAX], const char *root) {
     }
 }
 
+static bool in_set(int cpu, const cpu_set_t *set) {
+    return cpu < CPU_SETSIZE && CPU_ISSET((size_t)cpu, set);
+}
+
 // The allowed CPUs, one of each node in turn.
 static void list_cpus(struct cpus *c, const cpu_set_t *set, const int8_t node_of[CPUS_MAX]) {
     int at[CPUS_MAX_NODES] = {0}; // where the search in each node goes on
-    for (int i = 0; i < CPUS_MAX && i < CPU_SETSIZE; i++)
-        if (CPU_ISSET(i, set))
+    for (int i = 0; i < CPUS_MAX; i++)
+        if (in_set(i, set))
             c->node_mask |= (uint64_t)1 << node_of[i];
     c->n_nodes = __builtin_popcountll(c->node_mask);
     for (bool more = true; more;) {
@@ -194,10 +198,10 @@ static void list_cpus(struct cpus *c, const cpu_set_t *set, const int8_t node_of
             if (!(c->node_mask >> node & 1))
                 continue;
             int i = at[node];
-            while (i < CPUS_MAX && i < CPU_SETSIZE && !(CPU_ISSET(i, set) && node_of[i] == node))
+            while (i < CPUS_MAX && !(in_set(i, set) && node_of[i] == node))
                 i++;
             at[node] = i + 1;
-            if (i >= CPUS_MAX || i >= CPU_SETSIZE)
+            if (i >= CPUS_MAX)
                 continue;
             c->cpu[c->n] = (int16_t)i;
             c->node[c->n++] = (int8_t)node;
@@ -212,7 +216,7 @@ void cpus_read(struct cpus *c, const char *root) {
     if (sched_getaffinity(0, sizeof set, &set) != 0) { // more CPUs than the set can name
         CPU_ZERO(&set);
         long n = sysconf(_SC_NPROCESSORS_ONLN);
-        for (int i = 0; i < n && i < CPU_SETSIZE; i++)
+        for (size_t i = 0; n > 0 && i < (size_t)n && i < CPU_SETSIZE; i++)
             CPU_SET(i, &set);
     }
     int8_t node_of[CPUS_MAX];

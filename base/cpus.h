@@ -10,14 +10,14 @@
 enum { CPUS_MAX = 1024, CPUS_MAX_NODES = 64 };
 
 struct cpus {
-    int n;                // CPUs in the affinity mask
+    int n;                 // CPUs in the affinity mask
     int16_t cpu[CPUS_MAX]; // their numbers: one of each node in turn, so that the first few threads
-                          // reach all of the memory
+                           // reach all of the memory
     int8_t node[CPUS_MAX]; // NUMA node of cpu[i], 0 where there is no NUMA
-    int n_nodes;          // nodes that hold one of these CPUs
-    uint64_t node_mask;   // bit per node number
-    double quota;         // CPUs that the cgroup grants, 0: no limit
-    size_t memory;        // bytes: the smaller of physical memory and the cgroups' limits
+    int n_nodes;           // nodes that hold one of these CPUs
+    uint64_t node_mask;    // bit per node number
+    double quota;          // CPUs that the cgroup grants, 0: no limit
+    size_t memory;         // bytes: the smaller of physical memory and the cgroups' limits
 };
 
 // `root` stands before /proc and /sys ("" but in tests).

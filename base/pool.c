@@ -145,7 +145,7 @@ static void set_cpus(pthread_attr_t *attr, const struct pool_config *cfg, int ti
     for (int i = 0; i < cfg->n_cpus; i++) {
         int cpu = cfg->cpus[i];
         if ((!cfg->one_cpu_each || i == tid % cfg->n_cpus) && cpu >= 0 && cpu < CPU_SETSIZE)
-            CPU_SET(cpu, &set);
+            CPU_SET((size_t)cpu, &set);
     }
     // A CPU may have gone away since the list was made; the thread then runs where it may.
     if (CPU_COUNT(&set) > 0)

@@ -17,8 +17,8 @@ enum { POOL_MAX_THREADS = 256 };
 
 struct pool_config {
     int threads; // 1..POOL_MAX_THREADS, the caller's included
-    // CPUs the workers may run on, in the order in which threads take them. NULL: where the creating
-    // thread may run.
+    // CPUs the workers may run on, in the order in which threads take them. NULL: where the
+    // creating thread may run.
     const int *cpus;
     int n_cpus;
     bool one_cpu_each; // worker t on cpus[t % n_cpus] alone; else each on the whole set
@@ -32,7 +32,8 @@ int pool_threads(const struct pool *p);
 void pool_run(struct pool *p, pool_fn fn, void *arg);
 
 // A barrier in two halves. pool_meet returns in all threads once all have arrived: true in one of
-// them, while the others still wait; that one may change what they share and must call pool_release.
+// them, while the others still wait; that one may change what they share and must call
+// pool_release.
 bool pool_meet(struct pool *p);
 void pool_release(struct pool *p);
 static inline void pool_barrier(struct pool *p) {

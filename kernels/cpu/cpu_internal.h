@@ -9,7 +9,7 @@
 // are.
 //
 // Each `.c` under isa/ is compiled once per ISA level with KN_ISA set to avx512, avx2 or portable;
-// ISA(x) gives a function its suffix. 16-lane vectors come from isa/vec.h.
+// ISA(x) of isa/isa.h gives a function its suffix. 16-lane vectors come from isa/vec.h.
 #pragma once
 #include "kernels/device.h"
 #include <stdatomic.h>
@@ -31,7 +31,8 @@ struct cpu_task {
 
 typedef void (*cpu_run_fn)(const void *params, struct cpu_task *t);
 
-// Copies `bytes` (at most CPU_PARAM_BYTES) of params and appends the command.
+// Copies `bytes` (at most CPU_PARAM_BYTES) of params and appends the command. NULL as fn makes the
+// queue fail with ERR_UNSUPPORTED when it gets there.
 enum { CPU_PARAM_BYTES = 256 };
 enum err cpu_record(struct kn_queue *q, cpu_run_fn fn, const void *params, size_t bytes);
 struct kn_device *cpu_queue_device(struct kn_queue *q);
@@ -59,11 +60,17 @@ struct cpu_q8_block {
     int8_t q[32];
     float d;
     float dsum;  // d * sum(q), for weight types with a minimum
-    int32_t sum; // sum(q), for weight types with an offset
-    int32_t pad[5];
-}; // 64 bytes
+    int32_t sum; // sum(q)
+    // Where the integer dot starts for weights stored with an offset: -offset * sum.
+    int32_t off8;   // Q8_0, stored as q + 128: -128 * sum
+    int32_t off4;   // Q4_0, stored as q + 8: -8 * sum
+    int32_t pad[3]; // 0
+};                  // 64 bytes
 
-// Functions that exist once per ISA level. One table per level, chosen when the device opens.
+// Functions that exist once per ISA level. One table per level (isa/table.c), chosen when the
+// device opens. The parameters are those of the operation (struct kn_gemm for gemm, ...), checked
+// when they were recorded; a `batch` in them points to a copy that lives as long as the command.
+// NULL: not built, reported as not supported.
 struct cpu_isa {
     const char *name;
     bool (*supported)(void); // by this CPU and kernel
@@ -84,5 +91,4 @@ extern const struct cpu_isa cpu_isa_avx512, cpu_isa_avx2, cpu_isa_portable;
 
 const struct cpu_isa *cpu_device_isa(const struct kn_device *d);
 
-// The resident panel layout of a weight: gemm, embed and weight_read share it (weight.c).
-// Panels of 16 rows; quantised types in pairs of panels. See weight.h.
+// The resident panel layout of a weight, which gemm, embed and weight_read share: weight.h.

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/mem.h"
+#include "kernels/cpu/cpu_device.h"
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+// Small allocations come from the heap, large ones are mappings of their own with huge pages.
+enum { MAP_FROM_BYTES = 1 << 20, CACHE_LINE = 64 };
+
+#if defined(KN_CPU_X86)
+static const struct cpu_isa *const levels[] = {&cpu_isa_avx512, &cpu_isa_avx2, &cpu_isa_portable};
+#else
+static const struct cpu_isa *const levels[] = {&cpu_isa_portable};
+#endif
+enum { N_LEVELS = sizeof levels / sizeof *levels };
+
+static enum err choose_isa(const char *name, const struct cpu_isa **out, struct err_info *info) {
+    for (size_t i = 0; i < N_LEVELS; i++) {
+        if (name && strcmp(name, levels[i]->name) != 0)
+            continue;
+        if (levels[i]->supported()) {
+            *out = levels[i];
+            return ERR_OK;
+        }
+        if (name)
+            return err_set(info, ERR_UNSUPPORTED, "isa", "this CPU cannot run the ISA level '%s'",
+                           name);
+    }
+    return err_set(info, ERR_INVALID, "isa",
+                   "no ISA level '%s' in this build; there is avx512, avx2 and portable", name);
+}
+
+static enum err make_pool(struct kn_device *d, bool pin, struct err_info *info) {
+    int cpu[CPUS_MAX];
+    for (int i = 0; i < d->cpus.n; i++)
+        cpu[i] = d->cpus.cpu[i];
+    struct pool_config cfg = {.threads = d->threads};
+    if (pin) {
+        cfg.cpus = cpu;
+        cfg.n_cpus = d->cpus.n;
+    }
+    return pool_create(&cfg, &d->pool, info);
+}
+
+enum err cpu_open(const struct kn_device_config *cfg, struct kn_device **out,
+                  struct err_info *info) {
+    *out = NULL;
+    if (cfg->threads < 0 || cfg->threads > CPU_MAX_THREADS)
+        return err_set(info, ERR_INVALID, "threads", "threads must be 0 to %d, not %d",
+                       CPU_MAX_THREADS, cfg->threads);
+    const struct cpu_isa *isa = NULL;
+    enum err e = choose_isa(cfg->isa, &isa, info);
+    if (e)
+        return e;
+    struct kn_device *d = mem_zalloc(sizeof *d);
+    if (!d)
+        return err_set(info, ERR_NOMEM, NULL, "no memory for the CPU device");
+    d->isa = isa;
+    cpus_read(&d->cpus, "");
+    d->threads = cfg->threads ? cfg->threads : cpus_threads(&d->cpus);
+    if (d->threads > CPU_MAX_THREADS)
+        d->threads = CPU_MAX_THREADS;
+    d->scratch = mem_map((size_t)d->threads * CPU_SCRATCH_BYTES);
+    if (!d->scratch)
+        e = err_set(info, ERR_NOMEM, NULL, "no memory for the scratch of %d threads", d->threads);
+    if (!e)
+        e = make_pool(d, cfg->pin, info);
+    if (e) {
+        cpu_close(d);
+        return e;
+    }
+    *out = d;
+    return ERR_OK;
+}
+
+void cpu_close(struct kn_device *d) {
+    if (!d)
+        return;
+    pool_destroy(d->pool);
+    mem_unmap(d->scratch, (size_t)d->threads * CPU_SCRATCH_BYTES);
+    mem_free(d);
+}
+
+void cpu_info(const struct kn_device *d, struct kn_device_info *out) {
+    memset(out, 0, sizeof *out);
+    snprintf(out->backend, sizeof out->backend, "cpu");
+    snprintf(out->kernel_set, sizeof out->kernel_set, "cpu-%s-%s", d->isa->name, GRAFT_VERSION);
+    out->threads = d->threads;
+    out->memory_bytes = d->cpus.memory;
+}
+
+const struct cpu_isa *cpu_device_isa(const struct kn_device *d) {
+    return d->isa;
+}
+
+enum err cpu_alloc(struct kn_device *d, size_t bytes, kn_addr *out) {
+    void *p;
+    if (bytes >= MAP_FROM_BYTES) {
+        p = mem_map(bytes);
+        if (p)
+            (void)cpus_interleave(&d->cpus, p, bytes);
+    } else {
+        p = mem_aligned(CACHE_LINE, bytes);
+        if (p)
+            memset(p, 0, bytes);
+    }
+    *out = (kn_addr)p;
+    return p ? ERR_OK : ERR_NOMEM;
+}
+
+void cpu_free(struct kn_device *d, kn_addr a, size_t bytes) {
+    (void)d;
+    if (bytes >= MAP_FROM_BYTES)
+        mem_unmap((void *)a, bytes);
+    else
+        mem_free((void *)a);
+}
+
+void cpu_discard(struct kn_device *d, kn_addr a, size_t bytes) {
+    (void)d;
+    // Only whole pages can go back; the rest of the range is cleared by hand.
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    kn_addr end = a + bytes, first = (a + page - 1) & ~(page - 1), last = end & ~(page - 1);
+    if (first >= last) {
+        memset((void *)a, 0, bytes);
+        return;
+    }
+    memset((void *)a, 0, first - a);
+    mem_map_discard((void *)first, last - first);
+    memset((void *)last, 0, end - last);
+}

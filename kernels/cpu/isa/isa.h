@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// What every file under isa/ starts with: the ISA level's name as a suffix, and the functions that
+// exist once per level and are named by its table (table.c). KN_ISA and one of KN_ISA_AVX512,
+// KN_ISA_AVX2, KN_ISA_PORTABLE come from the build.
+#pragma once
+#include "kernels/cpu/cpu_internal.h"
+
+#ifndef KN_ISA
+#define KN_ISA portable
+#define KN_ISA_PORTABLE 1
+#endif
+
+#define ISA_JOIN2(a, b) a##_##b
+#define ISA_JOIN(a, b) ISA_JOIN2(a, b)
+#define ISA(name) ISA_JOIN(name, KN_ISA)
+
+// gemm.c, gemm_t.c
+void ISA(cpu_gemm)(const void *params, struct cpu_task *t);
+void ISA(cpu_gemm_t)(const void *params, struct cpu_task *t);
+// rows.c
+void ISA(cpu_rmsnorm)(const void *params, struct cpu_task *t);
+void ISA(cpu_quantize)(const void *params, struct cpu_task *t);
+void ISA(cpu_swiglu)(const void *params, struct cpu_task *t);
+void ISA(cpu_embed)(const void *params, struct cpu_task *t);
+void ISA(cpu_gather)(const void *params, struct cpu_task *t);
+void ISA(cpu_quantize_row)(const float *x, int32_t k, struct cpu_q8_block *out);
+// rope.c
+void ISA(cpu_rope_table)(const void *params, struct cpu_task *t);
+void ISA(cpu_rope_kv)(const void *params, struct cpu_task *t);
+// attn.c
+void ISA(cpu_attn)(const void *params, struct cpu_task *t);
+// sample.c
+void ISA(cpu_sample)(const void *params, struct cpu_task *t);

@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+// The table of this ISA level's functions. Nothing here runs before `supported` has said yes.
+#include "kernels/cpu/cpuid.h"
+#include "kernels/cpu/isa/isa.h"
+
+#define ISA_STRING2(x) #x
+#define ISA_STRING(x) ISA_STRING2(x)
+
+const struct cpu_isa ISA(cpu_isa) = {
+    .name = ISA_STRING(KN_ISA),
+    .supported = ISA(cpu_has),
+};

@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+// The operations of the CPU backend: each checks its parameters and is recorded. What a check
+// refuses becomes the queue's sticky error. The table `kn_ops_cpu` is at the end.
+#include "kernels/cpu/cpu_device.h"
+#include <string.h>
+
+enum { Q8_BLOCK = 32, KV_VALUE_BYTES = 2 };
+
+static const struct cpu_isa *isa_of(struct kn_queue *q) {
+    return cpu_queue_device(q)->isa;
+}
+
+static enum err refuse(struct kn_queue *q, const char *name, const char *why) {
+    return cpu_queue_fail(q, ERR_INVALID, name, why);
+}
+
+// Records `params`, which start with a struct that holds a pointer to a batch at offset `at`, and
+// lets it point to a copy: the caller's own may be gone when the command runs.
+static enum err record_batch(struct kn_queue *q, const char *name, cpu_run_fn fn,
+                             const void *params, size_t bytes, size_t at,
+                             const struct kn_batch *batch) {
+    _Alignas(16) char both[CPU_PARAM_BYTES];
+    size_t tail = (bytes + 15) & ~(size_t)15;
+    if (tail + sizeof *batch > sizeof both)
+        return cpu_queue_fail(q, ERR_INTERNAL, name, "too many parameters");
+    memset(both, 0, sizeof both);
+    memcpy(both, params, bytes);
+    memcpy(both + tail, batch, sizeof *batch);
+    void *slot;
+    enum err e = cpu_record_op(q, name, fn, both, tail + sizeof *batch, &slot);
+    if (e || !slot)
+        return e;
+    const struct kn_batch *copy = (const struct kn_batch *)((char *)slot + tail);
+    memcpy((char *)slot + at, &copy, sizeof(struct kn_batch *));
+    return ERR_OK;
+}
+#define RECORD_BATCH(q, name, p)                                                                   \
+    record_batch(q, #name, isa_of(q)->name, p, sizeof *(p), offsetof(struct kn_##name, batch),     \
+                 (p)->batch)
+
+static enum err op_rmsnorm(struct kn_queue *q, const struct kn_rmsnorm *p) {
+    if (p->rows == 0)
+        return ERR_OK;
+    if (p->rows < 0 || p->k <= 0 || p->ldx < p->k || (p->y && p->ldy < p->k))
+        return refuse(q, "rmsnorm", "rows, k or a row distance is wrong");
+    if (!p->x || !p->weight || (!p->y && !p->yq))
+        return refuse(q, "rmsnorm", "an address is missing");
+    if (p->yq && p->k % Q8_BLOCK)
+        return refuse(q, "rmsnorm", "k must be a multiple of 32 for quantised rows");
+    return cpu_record_op(q, "rmsnorm", isa_of(q)->rmsnorm, p, sizeof *p, NULL);
+}
+
+static enum err op_quantize(struct kn_queue *q, const struct kn_quantize *p) {
+    if (p->rows == 0)
+        return ERR_OK;
+    if (p->rows < 0 || p->k <= 0 || p->k % Q8_BLOCK || p->ldx < p->k)
+        return refuse(q, "quantize", "rows, k or the row distance is wrong");
+    if (!p->x || !p->yq)
+        return refuse(q, "quantize", "an address is missing");
+    return cpu_record_op(q, "quantize", isa_of(q)->quantize, p, sizeof *p, NULL);
+}
+
+static enum err op_swiglu(struct kn_queue *q, const struct kn_swiglu *p) {
+    if (p->rows == 0)
+        return ERR_OK;
+    if (p->rows < 0 || p->k <= 0 || p->ldx / 2 < p->k || p->ldy < p->k)
+        return refuse(q, "swiglu", "rows, k or a row distance is wrong");
+    if (!p->x || !p->y)
+        return refuse(q, "swiglu", "an address is missing");
+    return cpu_record_op(q, "swiglu", isa_of(q)->swiglu, p, sizeof *p, NULL);
+}
+
+// A batch that an operation over its tokens can use; n_tokens == 0 is for the caller to look at.
+static bool batch_ok(const struct kn_batch *b) {
+    return b && b->n_tokens >= 0 && b->n_seqs >= 0 && b->n_seqs <= b->n_tokens && b->n_out >= 0 &&
+           b->max_blocks >= 0;
+}
+
+static enum err op_embed(struct kn_queue *q, const struct kn_embed *p) {
+    if (!batch_ok(p->batch))
+        return refuse(q, "embed", "the batch is malformed");
+    if (p->batch->n_tokens == 0)
+        return ERR_OK;
+    if (!p->w || !p->x || !p->batch->ids)
+        return refuse(q, "embed", "an address is missing");
+    return RECORD_BATCH(q, embed, p);
+}
+
+static enum err op_gather(struct kn_queue *q, const struct kn_gather *p) {
+    if (p->n == 0)
+        return ERR_OK;
+    if (p->n < 0 || p->k <= 0 || p->ld_src < p->k || p->ld_dst < p->k)
+        return refuse(q, "gather", "n, k or a row distance is wrong");
+    if (!p->src || !p->dst || !p->rows)
+        return refuse(q, "gather", "an address is missing");
+    return cpu_record_op(q, "gather", isa_of(q)->gather, p, sizeof *p, NULL);
+}
+
+static enum err op_rope_table(struct kn_queue *q, const struct kn_rope_table *p) {
+    if (!batch_ok(p->batch))
+        return refuse(q, "rope_table", "the batch is malformed");
+    if (p->batch->n_tokens == 0)
+        return ERR_OK;
+    if (p->dim <= 0 || p->dim % 2)
+        return refuse(q, "rope_table", "dim must be even");
+    if (!p->inv_freq || !p->table || !p->batch->pos)
+        return refuse(q, "rope_table", "an address is missing");
+    return RECORD_BATCH(q, rope_table, p);
+}
+
+static bool shape_ok(const struct kn_kv_shape *s) {
+    return s->layers > 0 && s->layers <= 1 << 16 && s->kv_heads > 0 && s->kv_heads <= 1 << 12 &&
+           s->head_dim > 0 && s->head_dim <= 1 << 12 && s->head_dim % 2 == 0;
+}
+
+static bool heads_ok(const struct kn_kv_shape *s, int32_t layer, int32_t heads) {
+    return shape_ok(s) && layer >= 0 && layer < s->layers && heads > 0 && heads <= 1 << 12 &&
+           heads % s->kv_heads == 0;
+}
+
+static enum err op_rope_kv(struct kn_queue *q, const struct kn_rope_kv *p) {
+    if (!batch_ok(p->batch))
+        return refuse(q, "rope_kv", "the batch is malformed");
+    if (p->batch->n_tokens == 0)
+        return ERR_OK;
+    if (!heads_ok(&p->shape, p->layer, p->heads) ||
+        p->ldqkv < (int64_t)(p->heads + 2 * p->shape.kv_heads) * p->shape.head_dim)
+        return refuse(q, "rope_kv", "heads, layer or the row distance is wrong");
+    if (!p->qkv || !p->table || !p->pool || !p->batch->pos || !p->batch->seq ||
+        !p->batch->block_table)
+        return refuse(q, "rope_kv", "an address is missing");
+    return RECORD_BATCH(q, rope_kv, p);
+}
+
+static enum err op_attn(struct kn_queue *q, const struct kn_attn *p) {
+    if (!batch_ok(p->batch))
+        return refuse(q, "attn", "the batch is malformed");
+    if (p->batch->n_tokens == 0)
+        return ERR_OK;
+    int64_t width = (int64_t)p->heads * p->shape.head_dim;
+    if (!heads_ok(&p->shape, p->layer, p->heads) || p->ldq < width || p->ldout < width ||
+        p->window < 0)
+        return refuse(q, "attn", "heads, layer, window or a row distance is wrong");
+    if (p->outq && width % Q8_BLOCK)
+        return refuse(q, "attn", "heads * head_dim must be a multiple of 32 for quantised rows");
+    if (!p->q || !p->pool || !p->out || !p->batch->pos || !p->batch->seq || !p->batch->seq_start ||
+        !p->batch->kv_len || !p->batch->block_table)
+        return refuse(q, "attn", "an address is missing");
+    return RECORD_BATCH(q, attn, p);
+}
+
+static enum err op_sample(struct kn_queue *q, const struct kn_sample *p) {
+    if (p->rows == 0)
+        return ERR_OK;
+    if (p->rows < 0 || p->vocab <= 0 || p->ld < p->vocab)
+        return refuse(q, "sample", "rows, vocab or the row distance is wrong");
+    if (!p->logits || !p->params || !p->out)
+        return refuse(q, "sample", "an address is missing");
+    return cpu_record_op(q, "sample", isa_of(q)->sample, p, sizeof *p, NULL);
+}
+
+// ---- KV blocks
+
+static size_t kv_block_bytes(const struct kn_kv_shape *s) {
+    if (!shape_ok(s))
+        return 0;
+    return (size_t)s->layers * (size_t)s->kv_heads * (size_t)s->head_dim * KN_KV_BLOCK * 2 *
+           KV_VALUE_BYTES;
+}
+
+struct kv_copy {
+    char *pool;
+    size_t block_bytes;
+    const int32_t *pairs; // src, dst, src, dst, ...
+    int32_t n;
+};
+
+// Chunks are slices of a block, not pairs: pairs are then done in order, and one may read what an
+// earlier one wrote.
+static void run_kv_copy(const void *params, struct cpu_task *t) {
+    const struct kv_copy *c = params;
+    enum { SLICE = 16384 };
+    int32_t slices = (int32_t)((c->block_bytes + SLICE - 1) / SLICE);
+    for (int32_t i; cpu_claim(t, slices, &i);) {
+        size_t at = (size_t)i * SLICE;
+        size_t n = c->block_bytes - at < SLICE ? c->block_bytes - at : SLICE;
+        for (int32_t j = 0; j < c->n; j++) {
+            const char *src = c->pool + (size_t)c->pairs[2 * j] * c->block_bytes + at;
+            char *dst = c->pool + (size_t)c->pairs[2 * j + 1] * c->block_bytes + at;
+            if (src != dst)
+                memcpy(dst, src, n);
+        }
+    }
+}
+
+static enum err op_kv_copy(struct kn_queue *q, const struct kn_kv_copy *p) {
+    if (p->n == 0)
+        return ERR_OK;
+    size_t bytes = kv_block_bytes(&p->shape);
+    if (p->n < 0 || !bytes || !p->pool || !p->src || !p->dst)
+        return refuse(q, "kv_copy", "shape, count or an address is wrong");
+    int32_t *pairs = cpu_queue_stage(q, (size_t)p->n * 2 * sizeof *pairs);
+    if (!pairs)
+        return ERR_NOMEM;
+    for (int32_t i = 0; i < p->n; i++) {
+        if (p->src[i] < 0 || p->dst[i] < 0)
+            return refuse(q, "kv_copy", "a block number is negative");
+        pairs[2 * i] = p->src[i];
+        pairs[2 * i + 1] = p->dst[i];
+    }
+    struct kv_copy c = {(char *)p->pool, bytes, pairs, p->n};
+    return cpu_record_op(q, "kv_copy", run_kv_copy, &c, sizeof c, NULL);
+}
+
+static size_t form_row_bytes(enum kn_form form, int64_t k) {
+    size_t n = k > 0 ? (size_t)k : 0;
+    if (form == KN_FORM_PLAIN)
+        return n * sizeof(float);
+    return (n + Q8_BLOCK - 1) / Q8_BLOCK * sizeof(struct cpu_q8_block);
+}
+
+const struct kn_ops kn_ops_cpu = {
+    .backend = "cpu",
+    .open = cpu_open,
+    .close = cpu_close,
+    .info = cpu_info,
+    .alloc = cpu_alloc,
+    .free = cpu_free,
+    .discard = cpu_discard,
+    .queue_create = cpu_queue_create,
+    .queue_destroy = cpu_queue_destroy,
+    .queue_submit = cpu_queue_submit,
+    .queue_wait = cpu_queue_wait,
+    .upload = cpu_upload,
+    .download = cpu_download,
+    .form_row_bytes = form_row_bytes,
+    .kv_block_bytes = kv_block_bytes,
+    .embed = op_embed,
+    .rmsnorm = op_rmsnorm,
+    .quantize = op_quantize,
+    .swiglu = op_swiglu,
+    .rope_table = op_rope_table,
+    .rope_kv = op_rope_kv,
+    .attn = op_attn,
+    .gather = op_gather,
+    .kv_copy = op_kv_copy,
+    .sample = op_sample,
+};

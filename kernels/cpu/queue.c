@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+// Commands are recorded into blocks that are kept from step to step, and run when the host waits:
+// the waiting thread is thread 0 of the pool. Invariants:
+// 1. Commands run in the order of recording; between two of them all threads meet.
+// 2. Whether to go on after a command is decided once, by the last thread to arrive, so that no
+//    thread can run a command that another one skips.
+// 3. A recorded command does not move until the wait that runs it has returned.
+#include "base/arena.h"
+#include "base/mem.h"
+#include "kernels/cpu/cpu_device.h"
+#include <string.h>
+
+enum { BLOCK_COMMANDS = 64, COPY_CHUNK = 1 << 18 };
+
+struct command {
+    _Alignas(64) _Atomic int32_t next; // claim counter, on a line of its own
+    _Alignas(64) cpu_run_fn fn;
+    const char *name;
+    _Alignas(16) char params[CPU_PARAM_BYTES];
+};
+
+struct block {
+    struct block *next;
+    struct command commands[BLOCK_COMMANDS];
+};
+
+struct kn_queue {
+    struct kn_device *device;
+    struct block *first, *last; // last: where the next command goes
+    int n;                      // commands recorded
+    struct arena staged;
+    struct err_info error; // code ERR_OK: none; set while recording or by the run
+    // While the commands run:
+    _Atomic int failed; // enum err of the first failure
+    bool stop;          // written between two commands only
+    const char *failed_name;
+};
+
+struct kn_device *cpu_queue_device(struct kn_queue *q) {
+    return q->device;
+}
+
+enum err cpu_queue_create(struct kn_device *d, struct kn_queue **out) {
+    *out = NULL;
+    struct kn_queue *q = mem_zalloc(sizeof *q);
+    if (!q)
+        return ERR_NOMEM;
+    q->device = d;
+    arena_init(&q->staged, 0);
+    q->first = q->last = mem_aligned(64, sizeof *q->first);
+    if (!q->first) {
+        cpu_queue_destroy(q);
+        return ERR_NOMEM;
+    }
+    q->first->next = NULL;
+    *out = q;
+    return ERR_OK;
+}
+
+void cpu_queue_destroy(struct kn_queue *q) {
+    if (!q)
+        return;
+    for (struct block *b = q->first, *next; b; b = next) {
+        next = b->next;
+        mem_free(b);
+    }
+    arena_fini(&q->staged);
+    mem_free(q);
+}
+
+enum err cpu_queue_fail(struct kn_queue *q, enum err e, const char *name, const char *why) {
+    if (!q->error.code)
+        err_set(&q->error, e, NULL, "operation '%s': %s", name, why);
+    return e == ERR_NOMEM ? e : ERR_OK;
+}
+
+static struct command *next_slot(struct kn_queue *q) {
+    int at = q->n % BLOCK_COMMANDS;
+    if (at == 0 && q->n > 0) {
+        if (!q->last->next) {
+            struct block *b = mem_aligned(64, sizeof *b);
+            if (!b)
+                return NULL;
+            b->next = NULL;
+            q->last->next = b;
+        }
+        q->last = q->last->next;
+    }
+    return &q->last->commands[at];
+}
+
+enum err cpu_record_op(struct kn_queue *q, const char *name, cpu_run_fn fn, const void *params,
+                       size_t bytes, void **slot) {
+    if (slot)
+        *slot = NULL;
+    if (q->error.code) // what would run after an error is skipped anyway
+        return q->error.code == ERR_NOMEM ? ERR_NOMEM : ERR_OK;
+    if (!fn)
+        return cpu_queue_fail(q, ERR_UNSUPPORTED, name, "not built for this CPU");
+    if (bytes > CPU_PARAM_BYTES)
+        return cpu_queue_fail(q, ERR_INTERNAL, name, "too many parameters");
+    struct command *c = next_slot(q);
+    if (!c)
+        return cpu_queue_fail(q, ERR_NOMEM, name, "no memory to record it");
+    atomic_store_explicit(&c->next, 0, memory_order_relaxed);
+    c->fn = fn;
+    c->name = name;
+    if (bytes)
+        memcpy(c->params, params, bytes);
+    if (slot)
+        *slot = c->params;
+    q->n++;
+    return ERR_OK;
+}
+
+enum err cpu_record(struct kn_queue *q, cpu_run_fn fn, const void *params, size_t bytes) {
+    return cpu_record_op(q, "command", fn, params, bytes, NULL);
+}
+
+void *cpu_queue_stage(struct kn_queue *q, size_t bytes) {
+    void *p = arena_alloc(&q->staged, bytes);
+    if (!p)
+        cpu_queue_fail(q, ERR_NOMEM, "stage", "no memory");
+    return p;
+}
+
+// ---- running
+
+void cpu_fail(struct cpu_task *t, enum err e) {
+    int none = ERR_OK;
+    atomic_compare_exchange_strong(t->failed, &none, (int)e);
+}
+
+void cpu_barrier(struct cpu_task *t) {
+    struct pool *p = t->device->pool;
+    if (pool_meet(p)) {
+        atomic_store_explicit(t->next, 0, memory_order_relaxed);
+        pool_release(p);
+    }
+}
+
+static void run_commands(void *arg, int tid, int nt) {
+    struct kn_queue *q = arg;
+    struct kn_device *d = q->device;
+    struct cpu_task t = {
+        .tid = tid,
+        .nt = nt,
+        .device = d,
+        .scratch = d->scratch + (size_t)tid * CPU_SCRATCH_BYTES,
+        .failed = &q->failed,
+    };
+    struct block *b = q->first;
+    for (int i = 0; i < q->n && !q->stop; i++) {
+        if (i > 0 && i % BLOCK_COMMANDS == 0)
+            b = b->next;
+        struct command *c = &b->commands[i % BLOCK_COMMANDS];
+        t.next = &c->next;
+        c->fn(c->params, &t);
+        if (pool_meet(d->pool)) {
+            q->stop = atomic_load_explicit(&q->failed, memory_order_relaxed) != ERR_OK;
+            if (q->stop)
+                q->failed_name = c->name;
+            pool_release(d->pool);
+        }
+    }
+}
+
+enum err cpu_queue_submit(struct kn_queue *q) {
+    (void)q; // the waiting thread does a share of the work: nothing starts before it waits
+    return ERR_OK;
+}
+
+// Runs all that was recorded; the first failure becomes the queue's error.
+static void run_recorded(struct kn_queue *q) {
+    if (q->n == 0)
+        return;
+    q->stop = false;
+    atomic_store_explicit(&q->failed, ERR_OK, memory_order_relaxed);
+    pool_run(q->device->pool, run_commands, q);
+    int e = atomic_load_explicit(&q->failed, memory_order_relaxed);
+    if (e) // it ran before anything that was refused while recording
+        err_set(&q->error, (enum err)e, NULL, "operation '%s': %s", q->failed_name,
+                err_text((enum err)e));
+}
+
+enum err cpu_queue_wait(struct kn_queue *q, struct err_info *info) {
+    run_recorded(q);
+    enum err e = q->error.code;
+    if (e && info)
+        *info = q->error;
+    q->error.code = ERR_OK;
+    q->n = 0;
+    q->last = q->first;
+    arena_reset(&q->staged);
+    return e;
+}
+
+// ---- copies between host and device memory, which are the same here
+
+struct copy {
+    void *dst;
+    const void *src;
+    size_t bytes;
+};
+
+static void run_copy(const void *params, struct cpu_task *t) {
+    const struct copy *c = params;
+    int32_t chunks = (int32_t)((c->bytes + COPY_CHUNK - 1) / COPY_CHUNK);
+    for (int32_t i; cpu_claim(t, chunks, &i);) {
+        size_t at = (size_t)i * COPY_CHUNK;
+        size_t n = c->bytes - at < COPY_CHUNK ? c->bytes - at : COPY_CHUNK;
+        memcpy((char *)c->dst + at, (const char *)c->src + at, n);
+    }
+}
+
+enum err cpu_upload(struct kn_queue *q, kn_addr dst, const void *src, size_t bytes) {
+    if (bytes == 0)
+        return ERR_OK;
+    if (!dst || !src)
+        return cpu_queue_fail(q, ERR_INVALID, "upload", "no address");
+    if (q->error.code)
+        return q->error.code == ERR_NOMEM ? ERR_NOMEM : ERR_OK;
+    if (q->n == 0) {
+        memcpy((void *)dst, src, bytes);
+        return ERR_OK;
+    }
+    // Commands before it may still read the old content: it takes its place among them.
+    void *copy = cpu_queue_stage(q, bytes);
+    if (!copy)
+        return ERR_NOMEM;
+    memcpy(copy, src, bytes);
+    struct copy c = {(void *)dst, copy, bytes};
+    return cpu_record_op(q, "upload", run_copy, &c, sizeof c, NULL);
+}
+
+enum err cpu_download(struct kn_queue *q, void *dst, kn_addr src, size_t bytes) {
+    if (bytes == 0)
+        return ERR_OK;
+    if (!dst || !src)
+        return cpu_queue_fail(q, ERR_INVALID, "download", "no address");
+    struct copy c = {dst, (const void *)src, bytes};
+    return cpu_record_op(q, "download", run_copy, &c, sizeof c, NULL);
+}

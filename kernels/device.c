@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/device.h"
+
+struct need {
+    const char *name;
+    bool present;
+    unsigned needs; // who cannot do without it
+};
+
+enum err kn_require(const struct kn_ops *ops, unsigned needs, struct err_info *info) {
+#define NEED(op, who)                                                                              \
+    { #op, ops->op != NULL, who }
+    const unsigned any = KN_NEED_SERVE | KN_NEED_BACKWARD | KN_NEED_SHARDED;
+    const struct need table[] = {
+        NEED(open, any),
+        NEED(close, any),
+        NEED(info, any),
+        NEED(alloc, any),
+        NEED(free, any),
+        NEED(discard, any),
+        NEED(queue_create, any),
+        NEED(queue_destroy, any),
+        NEED(queue_submit, any),
+        NEED(queue_wait, any),
+        NEED(upload, any),
+        NEED(download, any),
+        NEED(weight_create, any),
+        NEED(weight_destroy, any),
+        NEED(weight_bytes, any),
+        NEED(weight_form, any),
+        NEED(weight_read, any),
+        NEED(form_row_bytes, any),
+        NEED(kv_block_bytes, KN_NEED_SERVE),
+        NEED(embed, KN_NEED_SERVE),
+        NEED(rmsnorm, KN_NEED_SERVE),
+        NEED(quantize, KN_NEED_SERVE),
+        NEED(gemm, KN_NEED_SERVE),
+        NEED(swiglu, KN_NEED_SERVE),
+        NEED(rope_table, KN_NEED_SERVE),
+        NEED(rope_kv, KN_NEED_SERVE),
+        NEED(attn, KN_NEED_SERVE),
+        NEED(gather, KN_NEED_SERVE),
+        NEED(kv_copy, KN_NEED_SERVE),
+        NEED(sample, KN_NEED_SERVE),
+        NEED(gemm_t, KN_NEED_BACKWARD),
+        NEED(all_reduce, KN_NEED_SHARDED),
+    };
+#undef NEED
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++)
+        if ((table[i].needs & needs) && !table[i].present)
+            return err_set(info, ERR_UNSUPPORTED, NULL,
+                           "the %s backend does not have the operation '%s'", ops->backend,
+                           table[i].name);
+    return ERR_OK;
+}
