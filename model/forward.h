@@ -22,21 +22,26 @@ struct mdl_linear_call {
     enum mdl_linear which;
     kn_addr x; // PLAIN input [rows, k]
     int64_t ldx;
-    kn_addr y; // PLAIN output [rows, n], before activation or residual addition of the walk
+    // PLAIN [rows, n]. MDL_QKV, MDL_GATE_UP (gate | up): the product's output, before rotation and
+    // activation. MDL_O, MDL_DOWN: the residual stream, to which the product has just been added;
+    // the hook adds to it in the same way, so that the order is (residual + W x) + adapter.
+    kn_addr y;
     int64_t ldy;
-    int32_t rows;
+    int32_t rows;                 // all of the batch's tokens
     const struct kn_batch *batch; // slots per sequence
 };
 
 // LoRA hook: called after each product was recorded; records y += scale * B (A x) for the rows
-// whose sequence has an adapter. NULL linear: the walk may fuse.
+// whose sequence has an adapter, and leaves the bits of all other rows alone. NULL linear: the walk
+// may fuse. An error ends the run with it.
 struct mdl_hooks {
     enum err (*linear)(void *arg, struct kn_queue *q, const struct mdl_linear_call *call);
     void *arg;
 };
 
-// Activations that backward needs. For each the walk asks for a place (PLAIN [rows, width]) and
-// writes there; 0 means: not wanted.
+// Activations that backward needs. For each the walk asks once a layer for a place (PLAIN [rows,
+// width], dense) and writes there; 0 means: not wanted. With a tape every row runs through every
+// layer, wanted or not.
 enum mdl_tape_kind {
     MDL_TAPE_ATTN_IN,  // residual stream entering the layer [hidden]
     MDL_TAPE_QKV,      // after rotation [(heads + 2 kv_heads) * head_dim]
@@ -66,20 +71,24 @@ struct mdl_kv { // where the cache lies
 
 struct mdl_forward;
 
+// The queue and the weights are borrowed. ERR_UNSUPPORTED names an operation that the backend
+// lacks.
 enum err mdl_forward_create(const struct mdl_weights *w, struct kn_queue *q,
                             const struct mdl_forward_limits *limits, const struct clock *clock,
                             struct mdl_forward **out, struct err_info *info);
 void mdl_forward_destroy(struct mdl_forward *f);
 size_t mdl_forward_bytes(const struct mdl_forward *f); // device workspace
 
-// The batch's arrays are uploaded; hooks and tape may be NULL and are borrowed until the end.
+// The batch's arrays are uploaded; hooks and tape may be NULL and are borrowed until the end. A
+// batch that had not ended is dropped. ERR_INVALID or ERR_LIMIT names what is wrong with the batch,
+// which then leaves no trace. ids < 0 refer to the cursor's last batch that ended.
 enum err mdl_forward_begin(struct mdl_forward *f, const struct mdl_batch *b,
                            const struct mdl_kv *kv, const struct mdl_hooks *hooks,
                            const struct mdl_tape *tape, struct err_info *info);
 // Goes on until the end, or until the monotonic clock has passed deadline_ns (INT64_MAX: no
 // deadline) at the next place where it can stop: after a product's output range of a few hundred
-// microseconds. *done tells which. On error the cursor is at rest and the batch is lost; other
-// batches are not.
+// microseconds, and at least up to the first of them. *done tells which. On error the cursor is at
+// rest and the batch is lost; other batches are not.
 enum err mdl_forward_run(struct mdl_forward *f, int64_t deadline_ns, bool *done,
                          struct err_info *info);
 // After DONE: one entry per wanted position, in order; valid until the next begin.

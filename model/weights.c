@@ -59,8 +59,8 @@ static enum err find(struct loader *l, int layer, const char *suffix, int64_t n,
         char found[96];
         size_t len = 0;
         for (int32_t i = 0; i < t->n_dims && i < MDL_MAX_DIMS && len < sizeof found; i++) {
-            int c = snprintf(found + len, sizeof found - len, "%s%" PRId64, i ? ", " : "",
-                             t->dims[i]);
+            int c =
+                snprintf(found + len, sizeof found - len, "%s%" PRId64, i ? ", " : "", t->dims[i]);
             len += c > 0 ? (size_t)c : 0;
         }
         char wanted[48];
@@ -363,11 +363,8 @@ enum err mdl_weights_load(const struct mdl_source *src, const struct kn_ops *ops
                               .n_heads = c->n_heads / world,
                               .n_kv_heads = c->n_kv_heads / world,
                               .intermediate = c->intermediate / world};
-    struct loader l = {.src = src,
-                       .w = w,
-                       .progress = progress,
-                       .info = info,
-                       .total = mdl_source_bytes(src)};
+    struct loader l = {
+        .src = src, .w = w, .progress = progress, .info = info, .total = mdl_source_bytes(src)};
     w->layers = mem_calloc((size_t)c->n_layers, sizeof *w->layers);
     if (!w->layers)
         e = err_set(info, ERR_NOMEM, NULL, "no memory for the model");

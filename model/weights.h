@@ -35,7 +35,7 @@ struct mdl_weights {
     const struct kn_ops *ops;
     struct kn_device *device; // that holds them; outlives the weights
     int rank, world;
-    struct mdl_layer *layers;       // [config.n_layers]
+    struct mdl_layer *layers;                  // [config.n_layers]
     int32_t n_heads, n_kv_heads, intermediate; // of this rank
     struct kn_weight *embed;                   // whole on every rank
     struct mdl_matrix head;                    // the embedding's handle when tied

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+// Inside the layer walk: the cursor, its workspace, and the stages it goes through.
+//
+//   forward.c          create, begin, run; what a slice of work costs; errors
+//   forward_upload.c   checks a batch and uploads it
+//   forward_stages.c   the walk itself: one function per stage
+//
+// Invariants
+// 1. Between two calls nothing of the cursor is on the queue.
+// 2. What is computed never depends on where the cursor stopped: a stage is cut along outputs only.
+// 3. Nothing is allocated after create, but for `extra` when a batch asks for more than any before.
+#pragma once
+#include "model/forward.h"
+
+enum mdl__stage {
+    STAGE_NONE, // no batch, or it was lost
+    STAGE_EMBED,
+    // of one layer
+    STAGE_ATTN_NORM,
+    STAGE_QKV,
+    STAGE_ROPE_KV,
+    STAGE_ATTN,
+    STAGE_PRUNE, // last layer: go on with the wanted rows only
+    STAGE_O,
+    STAGE_FFN_NORM,
+    STAGE_GATE_UP,
+    STAGE_ACT,
+    STAGE_DOWN,
+    // after the layers
+    STAGE_FINAL,
+    STAGE_HEAD_NORM, // of one slice of wanted rows, as the next two
+    STAGE_LOGITS,
+    STAGE_SAMPLE,
+    STAGE_RESULTS,
+    STAGE_DONE,
+};
+
+// Where the walk stands.
+struct mdl__cursor {
+    enum mdl__stage stage;
+    int32_t layer;
+    int32_t done; // of the stage: output columns of a product, tokens of attention
+    int32_t want; // first wanted position of the slice in hand
+    int32_t rows; // rows that go through the layers: n_tokens, n_want after STAGE_PRUNE
+};
+
+// Device addresses in the workspace. Three phases share one range: attention (qkv, attn, attnq),
+// MLP (gate_up, actq) and head (logits). ld_* count elements, rows are padded to 64 bytes.
+struct mdl__buffers {
+    kn_addr x, xn, xnq;                       // residual, its norm in both forms
+    kn_addr qkv, attn, attnq;                 // attention
+    kn_addr gate_up, actq;                    // MLP; the activation lies in gate_up's place
+    kn_addr h, hn, hnq, logits;               // one slice of wanted rows
+    kn_addr rope, identity;                   // rotation table; i32 0, 1, 2, ...
+    kn_addr meta, block_table;                // the batch
+    kn_addr sample_rows, sample_outs, tokens; // per wanted position
+    int64_t ld_hidden, ld_qkv, ld_attn, ld_inter, ld_gate_up, ld_vocab;
+};
+
+// Byte offsets of the batch's arrays in `meta` and in its host image.
+struct mdl__meta {
+    size_t header, ids, pos, seq, seq_start, kv_len, slot, out_rows, bytes;
+};
+
+struct mdl_forward {
+    const struct mdl_weights *w;
+    const struct kn_ops *ops;
+    struct kn_queue *q;
+    const struct clock *clock;
+    struct mdl_forward_limits limits;
+
+    kn_addr workspace;
+    size_t workspace_bytes;
+    size_t plain_bytes; // of one PLAIN element
+    int32_t slice_rows; // wanted positions whose logits exist at a time
+    struct mdl__buffers buf;
+    struct mdl__meta meta;
+    unsigned char *stage;          // host image of meta
+    struct kn_sample_row *rows;    // host image of sample_rows
+    struct kn_sample_out *samples; // results
+    kn_addr extra;                 // biases, counts and masks of the wanted positions
+    unsigned char *extra_stage;    // its host image
+    size_t extra_bytes;
+
+    // the batch in hand
+    struct kn_batch batch;
+    struct mdl_kv kv;
+    const struct mdl_hooks *hooks; // NULL without a `linear`
+    const struct mdl_tape *tape;
+    float *capture;
+    bool rows_are_wants; // wanted position i is token i, for all tokens
+    int32_t previous;    // wanted positions of the last batch that ended
+    struct mdl__cursor at;
+    kn_addr residual, spare; // buf.x and buf.xn, changed about by STAGE_PRUNE
+    kn_addr taped[MDL_TAPE_KINDS];
+
+    double attn_work; // query-key pairs of one layer and head
+    double scale;     // measured time of a slice over its estimate
+};
+
+// One slice's account: a stage records work worth about `budget` more nanoseconds, or all of its
+// rest.
+struct mdl__account {
+    double spent, budget; // estimated ns
+};
+
+// Records the next part of the walk and moves the cursor.
+enum err mdl__forward_stage(struct mdl_forward *f, struct mdl__account *a);
+
+// ERR_INVALID or ERR_LIMIT with the reason; changes nothing.
+enum err mdl__forward_check(const struct mdl_forward *f, const struct mdl_batch *b,
+                            const struct mdl_kv *kv, struct err_info *info);
+// Records the upload of a checked batch and fills f->batch.
+enum err mdl__forward_upload(struct mdl_forward *f, const struct mdl_batch *b);
+void mdl__forward_meta_layout(const struct mdl_forward_limits *l, struct mdl__meta *m);

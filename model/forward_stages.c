@@ -1,0 +1,504 @@
+// SPDX-License-Identifier: Apache-2.0
+// The walk: one function per stage, in the order of enum mdl__stage. Shapes in comments: T tokens
+// of the batch, R rows in hand (T, or the wanted ones after STAGE_PRUNE), H hidden, Q = (heads + 2
+// kv_heads) * head_dim, A = heads * head_dim, I intermediate, V vocabulary.
+//
+// A stage that is done leaves at.stage at the next one; a stage that was cut leaves at.done where
+// it goes on.
+#include "model/forward_internal.h"
+#include <math.h>
+
+enum { CUT_COLUMNS = 64, CUT_TOKENS = 16 };
+
+// What a two-core server does; `scale` corrects it as slices are measured.
+static const double NS_PER_BYTE = 0.05, NS_PER_FLOP = 0.005;
+
+// A product of the walk: y = epilogue(x Wᵀ + bias).
+struct product {
+    const struct mdl_matrix *m;
+    kn_addr x, xq; // PLAIN and Q8; what no part multiplies may be 0
+    int64_t ldx;
+    kn_addr y;
+    int64_t ldy;
+    kn_addr bias;
+    int32_t rows;
+    enum kn_epilogue epilogue;
+};
+
+static bool takes(const struct mdl_matrix *m, enum kn_form form) {
+    return m->forms >> form & 1;
+}
+
+static const struct mdl_layer *layer(const struct mdl_forward *f) {
+    return &f->w->layers[f->at.layer];
+}
+
+static void next(struct mdl_forward *f) {
+    f->at.stage++;
+    f->at.done = 0;
+}
+
+static void spend(struct mdl_forward *f, struct mdl__account *a, double bytes, double flops) {
+    double ns = bytes * NS_PER_BYTE + flops * NS_PER_FLOP;
+    a->spent += ns * f->scale;
+}
+
+// How many of `n` units that cost `ns` together fit the budget, rounded up to a multiple of `unit`.
+static int32_t cut(const struct mdl_forward *f, const struct mdl__account *a, int32_t n, double ns,
+                   int32_t unit) {
+    ns *= f->scale;
+    double left = a->budget - a->spent;
+    // A short rest goes along; a slice that is nearly spent still does a decent piece.
+    if (ns <= 1.25 * left)
+        return n;
+    double share = fmax(left, a->budget / 2) / ns * n;
+    if (share >= n)
+        return n;
+    int32_t units = ((int32_t)share + unit - 1) / unit * unit;
+    return units < unit ? unit : units < n ? units : n;
+}
+
+// Records columns of the product from at.done on, as many as the budget allows, in the one part
+// where at.done falls.
+static enum err product_piece(struct mdl_forward *f, struct mdl__account *a,
+                              const struct product *p) {
+    int part = 0;
+    int32_t offset = 0;
+    while (f->at.done >= offset + p->m->part_n[part])
+        offset += p->m->part_n[part++];
+    const struct kn_weight *w = p->m->part[part];
+    int32_t fused = p->epilogue == KN_GEMM_SWIGLU ? 2 : 1; // weight rows per output column
+    int32_t n = p->m->part_n[part] / fused;
+    int32_t begin = f->at.done - offset;
+    double bytes = (double)f->ops->weight_bytes(w) / n;
+    double flops = 2.0 * p->m->k * p->rows * fused;
+    double column = bytes * NS_PER_BYTE + flops * NS_PER_FLOP;
+    int32_t count = cut(f, a, n - begin, column * (n - begin), CUT_COLUMNS);
+    struct kn_gemm g = {
+        .w = w,
+        .x = f->ops->weight_form(w) == KN_FORM_Q8 ? p->xq : p->x,
+        .ldx = p->ldx,
+        .y = p->y + (size_t)offset * f->plain_bytes,
+        .ldy = p->ldy,
+        .bias = p->bias ? p->bias + (size_t)offset * sizeof(float) : 0,
+        .rows = p->rows,
+        .n_begin = begin,
+        .n_end = begin + count,
+        .epilogue = p->epilogue,
+    };
+    spend(f, a, bytes * count, flops * count);
+    f->at.done += count;
+    return f->ops->gemm(f->q, &g);
+}
+
+// True in *all once every column is recorded.
+static enum err product(struct mdl_forward *f, struct mdl__account *a, const struct product *p,
+                        bool *all) {
+    int32_t n = p->epilogue == KN_GEMM_SWIGLU ? p->m->n / 2 : p->m->n;
+    enum err e;
+    do
+        e = product_piece(f, a, p);
+    while (!e && f->at.done < n && a->spent < a->budget);
+    *all = f->at.done >= n;
+    return e;
+}
+
+// A product with its hook; moves on when both are recorded.
+static enum err linear(struct mdl_forward *f, struct mdl__account *a, const struct product *p,
+                       enum mdl_linear which) {
+    bool all;
+    enum err e = product(f, a, p, &all);
+    if (e || !all)
+        return e;
+    if (f->hooks) {
+        struct mdl_linear_call call = {.layer = f->at.layer,
+                                       .which = which,
+                                       .x = p->x,
+                                       .ldx = p->ldx,
+                                       .y = p->y,
+                                       .ldy = p->ldy,
+                                       .rows = p->rows,
+                                       .batch = &f->batch};
+        e = f->hooks->linear(f->hooks->arg, f->q, &call);
+    }
+    next(f);
+    return e;
+}
+
+static kn_addr place(struct mdl_forward *f, enum mdl_tape_kind kind, int32_t width) {
+    return f->tape ? f->tape->place(f->tape->arg, f->at.layer, kind, f->at.rows, width) : 0;
+}
+
+static enum err copy_rows(struct mdl_forward *f, kn_addr src, int64_t ld_src, kn_addr dst,
+                          int64_t ld_dst, kn_addr rows, int32_t n, int32_t k) {
+    struct kn_gather g = {
+        .src = src, .dst = dst, .ld_src = ld_src, .ld_dst = ld_dst, .rows = rows, .n = n, .k = k};
+    return f->ops->gather(f->q, &g);
+}
+
+// The residual stream goes onto the tape as it is now.
+static enum err tape_residual(struct mdl_forward *f, enum mdl_tape_kind kind) {
+    int32_t width = f->w->config.hidden;
+    kn_addr at = place(f, kind, width);
+    if (!at)
+        return ERR_OK;
+    return copy_rows(f, f->residual, f->buf.ld_hidden, at, width, f->buf.identity, f->at.rows,
+                     width);
+}
+
+// x[T, H] = embedding rows; the rotation table of the step.
+static enum err stage_embed(struct mdl_forward *f, struct mdl__account *a) {
+    const struct mdl_config *c = &f->w->config;
+    struct kn_embed p = {.w = f->w->embed,
+                         .batch = &f->batch,
+                         .prev_tokens = f->buf.tokens,
+                         .x = f->residual,
+                         .ldx = f->buf.ld_hidden};
+    enum err e = f->ops->embed(f->q, &p);
+    struct kn_rope_table t = {.batch = &f->batch,
+                              .inv_freq = f->w->inv_freq,
+                              .scale = 1.0F,
+                              .dim = c->head_dim,
+                              .table = f->buf.rope};
+    if (!e)
+        e = f->ops->rope_table(f->q, &t);
+    spend(f, a, (double)f->at.rows * (c->hidden * 8 + c->head_dim * 32), 0);
+    next(f);
+    return e;
+}
+
+// xn[R, H] = rmsnorm(residual) * weight, in the forms that `m` multiplies and hooks read.
+static enum err norm(struct mdl_forward *f, struct mdl__account *a, kn_addr weight,
+                     const struct mdl_matrix *m) {
+    const struct mdl_config *c = &f->w->config;
+    struct kn_rmsnorm p = {.x = f->residual,
+                           .ldx = f->buf.ld_hidden,
+                           .weight = weight,
+                           .eps = c->rms_eps,
+                           .rows = f->at.rows,
+                           .k = c->hidden,
+                           .y = f->hooks || takes(m, KN_FORM_PLAIN) ? f->spare : 0,
+                           .ldy = f->buf.ld_hidden,
+                           .yq = takes(m, KN_FORM_Q8) ? f->buf.xnq : 0};
+    spend(f, a, (double)f->at.rows * c->hidden * 8, 0);
+    next(f);
+    return f->ops->rmsnorm(f->q, &p);
+}
+
+static enum err stage_attn_norm(struct mdl_forward *f, struct mdl__account *a) {
+    enum err e = tape_residual(f, MDL_TAPE_ATTN_IN);
+    return e ? e : norm(f, a, layer(f)->attn_norm, &layer(f)->qkv);
+}
+
+// Where this layer's qkv and attention output lie: on the tape if it wants them.
+static kn_addr qkv_at(const struct mdl_forward *f, int64_t *ld) {
+    kn_addr taped = f->taped[MDL_TAPE_QKV];
+    *ld = taped ? layer(f)->qkv.n : f->buf.ld_qkv;
+    return taped ? taped : f->buf.qkv;
+}
+
+static kn_addr attn_at(const struct mdl_forward *f, int64_t *ld) {
+    kn_addr taped = f->taped[MDL_TAPE_ATTN_OUT];
+    *ld = taped ? layer(f)->o.k : f->buf.ld_attn;
+    return taped ? taped : f->buf.attn;
+}
+
+// qkv[T, Q] = xn Wqkvᵀ (+ bias)
+static enum err stage_qkv(struct mdl_forward *f, struct mdl__account *a) {
+    if (!f->at.done)
+        f->taped[MDL_TAPE_QKV] = place(f, MDL_TAPE_QKV, layer(f)->qkv.n);
+    struct product p = {.m = &layer(f)->qkv,
+                        .x = f->spare,
+                        .xq = f->buf.xnq,
+                        .ldx = f->buf.ld_hidden,
+                        .bias = layer(f)->qkv_bias,
+                        .rows = f->at.rows,
+                        .epilogue = KN_GEMM_STORE};
+    p.y = qkv_at(f, &p.ldy);
+    return linear(f, a, &p, MDL_QKV);
+}
+
+// Rotates q and k; k and v go into the cache.
+static enum err stage_rope_kv(struct mdl_forward *f, struct mdl__account *a) {
+    const struct mdl_config *c = &f->w->config;
+    struct kn_rope_kv p = {.batch = &f->batch,
+                           .table = f->buf.rope,
+                           .q_norm = layer(f)->q_norm,
+                           .k_norm = layer(f)->k_norm,
+                           .eps = c->rms_eps,
+                           .pool = f->kv.pool,
+                           .shape = f->kv.shape,
+                           .layer = f->at.layer,
+                           .heads = f->w->n_heads};
+    p.qkv = qkv_at(f, &p.ldqkv);
+    spend(f, a, (double)f->at.rows * layer(f)->qkv.n * 8, 0);
+    next(f);
+    // Nothing reads what the last layer makes of rows that nobody wants.
+    if (f->at.layer == c->n_layers - 1 && !f->batch.n_out && !f->tape)
+        f->at.stage = STAGE_DONE;
+    return f->ops->rope_kv(f->q, &p);
+}
+
+static bool prunes(const struct mdl_forward *f) {
+    return f->at.layer == f->w->config.n_layers - 1 && f->batch.n_out < f->batch.n_tokens &&
+           !f->hooks && !f->tape;
+}
+
+// attn[T, A]: softmax(q kᵀ / sqrt(head_dim)) v over the cache
+static enum err stage_attn(struct mdl_forward *f, struct mdl__account *a) {
+    const struct mdl_config *c = &f->w->config;
+    const struct mdl_matrix *o = &layer(f)->o;
+    if (!f->at.done)
+        f->taped[MDL_TAPE_ATTN_OUT] = place(f, MDL_TAPE_ATTN_OUT, o->k);
+    bool plain = f->hooks || f->taped[MDL_TAPE_ATTN_OUT] || prunes(f) || takes(o, KN_FORM_PLAIN);
+    double flops = f->attn_work / f->at.rows * 4.0 * o->k;
+    int32_t rest = f->at.rows - f->at.done;
+    int32_t count = cut(f, a, rest, flops * NS_PER_FLOP * rest, CUT_TOKENS);
+    struct kn_attn p = {.batch = &f->batch,
+                        .pool = f->kv.pool,
+                        .shape = f->kv.shape,
+                        .layer = f->at.layer,
+                        .heads = f->w->n_heads,
+                        .window = c->window,
+                        .scale = 1.0F / sqrtf((float)c->head_dim),
+                        .outq = takes(o, KN_FORM_Q8) && !prunes(f) ? f->buf.attnq : 0,
+                        .token_begin = f->at.done,
+                        .token_end = f->at.done + count};
+    p.q = qkv_at(f, &p.ldq);
+    p.out = attn_at(f, &p.ldout);
+    if (!plain)
+        p.out = 0;
+    spend(f, a, 0, flops * count);
+    f->at.done += count;
+    if (f->at.done == f->at.rows)
+        next(f);
+    return f->ops->attn(f->q, &p);
+}
+
+// Gathers the wanted rows of the residual and of the attention output. The places of xn and qkv are
+// free by now.
+static enum err stage_prune(struct mdl_forward *f, struct mdl__account *a) {
+    if (!prunes(f)) {
+        next(f);
+        return ERR_OK;
+    }
+    const struct mdl_matrix *o = &layer(f)->o;
+    int32_t n = f->batch.n_out;
+    kn_addr rows = f->batch.out_rows;
+    enum err e = copy_rows(f, f->residual, f->buf.ld_hidden, f->spare, f->buf.ld_hidden, rows, n,
+                           f->w->config.hidden);
+    if (!e)
+        e = copy_rows(f, f->buf.attn, f->buf.ld_attn, f->buf.qkv, f->buf.ld_attn, rows, n, o->k);
+    struct kn_quantize p = {
+        .x = f->buf.qkv, .ldx = f->buf.ld_attn, .yq = f->buf.attnq, .rows = n, .k = o->k};
+    if (!e && takes(o, KN_FORM_Q8))
+        e = f->ops->quantize(f->q, &p);
+    kn_addr residual = f->spare;
+    f->spare = f->residual;
+    f->residual = residual;
+    f->at.rows = n;
+    spend(f, a, (double)n * o->k * 24, 0);
+    next(f);
+    return e;
+}
+
+// residual[R, H] += attn Woᵀ
+static enum err stage_o(struct mdl_forward *f, struct mdl__account *a) {
+    struct product p = {.m = &layer(f)->o,
+                        .xq = f->buf.attnq,
+                        .y = f->residual,
+                        .ldy = f->buf.ld_hidden,
+                        .rows = f->at.rows,
+                        .epilogue = KN_GEMM_ADD};
+    p.x = attn_at(f, &p.ldx);
+    if (prunes(f))
+        p.x = f->buf.qkv;
+    return linear(f, a, &p, MDL_O);
+}
+
+static enum err stage_ffn_norm(struct mdl_forward *f, struct mdl__account *a) {
+    enum err e = tape_residual(f, MDL_TAPE_FFN_IN);
+    return e ? e : norm(f, a, layer(f)->ffn_norm, &layer(f)->gate_up);
+}
+
+// Whether the product itself makes silu(gate) * up.
+static bool fuses(const struct mdl_forward *f) {
+    return !f->hooks && !f->taped[MDL_TAPE_GATE_UP] && layer(f)->gate_up.n_parts == 1;
+}
+
+// act[R, I]: over gate's own place where gate | up lie in the workspace
+static kn_addr act_at(const struct mdl_forward *f, int64_t *ld) {
+    bool in_place = !fuses(f) && !f->taped[MDL_TAPE_GATE_UP];
+    *ld = in_place ? f->buf.ld_gate_up : f->buf.ld_inter;
+    return f->buf.gate_up;
+}
+
+// act[R, I] = silu(xn Wgateᵀ) * (xn Wupᵀ), or gate | up [R, 2 I] apart
+static enum err stage_gate_up(struct mdl_forward *f, struct mdl__account *a) {
+    const struct mdl_matrix *m = &layer(f)->gate_up;
+    if (!f->at.done)
+        f->taped[MDL_TAPE_GATE_UP] = place(f, MDL_TAPE_GATE_UP, m->n);
+    kn_addr taped = f->taped[MDL_TAPE_GATE_UP];
+    struct product p = {.m = m,
+                        .x = f->spare,
+                        .xq = f->buf.xnq,
+                        .ldx = f->buf.ld_hidden,
+                        .y = taped ? taped : f->buf.gate_up,
+                        .ldy = taped      ? m->n
+                               : fuses(f) ? f->buf.ld_inter
+                                          : f->buf.ld_gate_up,
+                        .rows = f->at.rows,
+                        .epilogue = fuses(f) ? KN_GEMM_SWIGLU : KN_GEMM_STORE};
+    return linear(f, a, &p, MDL_GATE_UP);
+}
+
+// What `down` multiplies: silu(gate) * up if that was not fused, and its Q8 form.
+static enum err stage_act(struct mdl_forward *f, struct mdl__account *a) {
+    const struct mdl_matrix *m = &layer(f)->gate_up;
+    kn_addr taped = f->taped[MDL_TAPE_GATE_UP];
+    int64_t ld;
+    kn_addr act = act_at(f, &ld);
+    struct kn_swiglu s = {.x = taped ? taped : f->buf.gate_up,
+                          .ldx = taped ? m->n : f->buf.ld_gate_up,
+                          .y = act,
+                          .ldy = ld,
+                          .rows = f->at.rows,
+                          .k = m->n / 2};
+    struct kn_quantize z = {
+        .x = act, .ldx = ld, .yq = f->buf.actq, .rows = f->at.rows, .k = m->n / 2};
+    enum err e = fuses(f) ? ERR_OK : f->ops->swiglu(f->q, &s);
+    if (!e && takes(&layer(f)->down, KN_FORM_Q8))
+        e = f->ops->quantize(f->q, &z);
+    spend(f, a, (double)f->at.rows * m->n * (fuses(f) ? 4 : 16), 0);
+    next(f);
+    return e;
+}
+
+// residual[R, H] += act Wdownᵀ; then the next layer
+static enum err stage_down(struct mdl_forward *f, struct mdl__account *a) {
+    struct product p = {.m = &layer(f)->down,
+                        .xq = f->buf.actq,
+                        .y = f->residual,
+                        .ldy = f->buf.ld_hidden,
+                        .rows = f->at.rows,
+                        .epilogue = KN_GEMM_ADD};
+    p.x = act_at(f, &p.ldx);
+    enum err e = linear(f, a, &p, MDL_DOWN);
+    if (f->at.stage != STAGE_DOWN) {
+        f->at.layer++;
+        if (f->at.layer < f->w->config.n_layers)
+            f->at.stage = STAGE_ATTN_NORM;
+    }
+    return e;
+}
+
+static enum err stage_final(struct mdl_forward *f, struct mdl__account *a) {
+    (void)a;
+    enum err e = tape_residual(f, MDL_TAPE_FINAL);
+    next(f);
+    if (!f->batch.n_out)
+        f->at.stage = STAGE_DONE;
+    return e;
+}
+
+static int32_t slice(const struct mdl_forward *f) {
+    int32_t rest = f->batch.n_out - f->at.want;
+    return rest < f->slice_rows ? rest : f->slice_rows;
+}
+
+// hn[S, H]: the final norm of the wanted rows
+static enum err stage_head_norm(struct mdl_forward *f, struct mdl__account *a) {
+    const struct mdl_config *c = &f->w->config;
+    const struct mdl_matrix *m = &f->w->head;
+    int32_t n = slice(f);
+    size_t first = (size_t)f->at.want;
+    struct kn_rmsnorm p = {.ldx = f->buf.ld_hidden,
+                           .weight = f->w->final_norm,
+                           .eps = c->rms_eps,
+                           .rows = n,
+                           .k = c->hidden,
+                           .y = takes(m, KN_FORM_PLAIN) ? f->buf.hn : 0,
+                           .ldy = f->buf.ld_hidden,
+                           .yq = takes(m, KN_FORM_Q8) ? f->buf.hnq : 0};
+    enum err e = ERR_OK;
+    if (f->rows_are_wants || f->at.rows != f->batch.n_tokens) { // in the wanted order already
+        p.x = f->residual + first * (size_t)f->buf.ld_hidden * f->plain_bytes;
+    } else {
+        p.x = f->buf.h;
+        e = copy_rows(f, f->residual, f->buf.ld_hidden, f->buf.h, f->buf.ld_hidden,
+                      f->batch.out_rows + first * sizeof(int32_t), n, c->hidden);
+    }
+    spend(f, a, (double)n * c->hidden * 16, 0);
+    next(f);
+    return e ? e : f->ops->rmsnorm(f->q, &p);
+}
+
+// logits[S, V] = hn Wheadᵀ
+static enum err stage_logits(struct mdl_forward *f, struct mdl__account *a) {
+    struct product p = {.m = &f->w->head,
+                        .x = f->buf.hn,
+                        .xq = f->buf.hnq,
+                        .ldx = f->buf.ld_hidden,
+                        .y = f->buf.logits,
+                        .ldy = f->buf.ld_vocab,
+                        .rows = slice(f),
+                        .epilogue = KN_GEMM_STORE};
+    bool all;
+    enum err e = product(f, a, &p, &all);
+    if (all)
+        next(f);
+    return e;
+}
+
+static enum err stage_sample(struct mdl_forward *f, struct mdl__account *a) {
+    int32_t n = slice(f), vocab = f->w->config.vocab;
+    size_t first = (size_t)f->at.want, row = (size_t)f->buf.ld_vocab * f->plain_bytes;
+    enum err e = ERR_OK;
+    for (int32_t i = 0; f->capture && i < n && !e; i++)
+        e = f->ops->download(f->q, f->capture + (first + (size_t)i) * (size_t)vocab,
+                             f->buf.logits + (size_t)i * row, (size_t)vocab * sizeof(float));
+    struct kn_sample p = {.logits = f->buf.logits,
+                          .ld = f->buf.ld_vocab,
+                          .rows = n,
+                          .vocab = vocab,
+                          .params = f->buf.sample_rows + first * sizeof(struct kn_sample_row),
+                          .out = f->buf.sample_outs + first * sizeof(struct kn_sample_out),
+                          .tokens = f->buf.tokens + first * sizeof(int32_t)};
+    if (!e)
+        e = f->ops->sample(f->q, &p);
+    spend(f, a, (double)n * vocab * 8, 0);
+    f->at.want += n;
+    next(f);
+    if (f->at.want < f->batch.n_out)
+        f->at.stage = STAGE_HEAD_NORM;
+    return e;
+}
+
+static enum err stage_results(struct mdl_forward *f, struct mdl__account *a) {
+    (void)a;
+    next(f);
+    return f->ops->download(f->q, f->samples, f->buf.sample_outs,
+                            (size_t)f->batch.n_out * sizeof *f->samples);
+}
+
+enum err mdl__forward_stage(struct mdl_forward *f, struct mdl__account *a) {
+    static enum err (*const stages[])(struct mdl_forward *, struct mdl__account *) = {
+        [STAGE_EMBED] = stage_embed,
+        [STAGE_ATTN_NORM] = stage_attn_norm,
+        [STAGE_QKV] = stage_qkv,
+        [STAGE_ROPE_KV] = stage_rope_kv,
+        [STAGE_ATTN] = stage_attn,
+        [STAGE_PRUNE] = stage_prune,
+        [STAGE_O] = stage_o,
+        [STAGE_FFN_NORM] = stage_ffn_norm,
+        [STAGE_GATE_UP] = stage_gate_up,
+        [STAGE_ACT] = stage_act,
+        [STAGE_DOWN] = stage_down,
+        [STAGE_FINAL] = stage_final,
+        [STAGE_HEAD_NORM] = stage_head_norm,
+        [STAGE_LOGITS] = stage_logits,
+        [STAGE_SAMPLE] = stage_sample,
+        [STAGE_RESULTS] = stage_results,
+    };
+    return stages[f->at.stage](f, a);
+}
