@@ -11,19 +11,6 @@
 
 struct tokenizer;
 
-enum tok_flags {
-    TOK_CONTROL = 1, // special: never produced from plain text, skipped on request when decoding
-    TOK_ADDED = 2,   // matched as a whole before the pre-tokenizer runs
-};
-
-// One vocabulary entry as a model file gives it. `bytes` is the raw text of the token: for added
-// tokens the literal text, for the others already mapped back from the byte alphabet.
-struct tok_entry {
-    const char *bytes;
-    uint32_t len;
-    uint32_t flags; // enum tok_flags
-};
-
 // tokenizer.json (and tokenizer_config.json's text, which may be NULL) of a Hugging Face folder.
 enum err tokenizer_from_hf(const char *json, size_t len, const char *config, size_t config_len,
                            struct tokenizer **out, struct err_info *info);

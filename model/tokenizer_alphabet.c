@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The byte alphabet of GPT-2: bytes that print stand for themselves, the other 68 are U+0100 upwards in
-// the order of their values.
+// The byte alphabet of GPT-2: bytes that print stand for themselves, the other 68 are U+0100
+// upwards in the order of their values.
 #include "base/utf8.h"
 #include "model/tokenizer_internal.h"
 

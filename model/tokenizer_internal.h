@@ -8,8 +8,10 @@
 //
 // Invariants of a finished tokenizer:
 //  1. every id that a map, an added token or an affix names is below n_tokens;
-//  2. `words` holds each token that plain text may become, at most once, keyed by its raw bytes;
-//  3. no control token is in `words` or is made by a merge, except one that is a single byte;
+//  2. `words` maps raw bytes to the one token of the vocabulary that is spelled so;
+//  3. plain text becomes tokens with TOK__WORD only, so never a control token (but a single byte
+//  has
+//     the token it has, control or not);
 //  4. TOK__WHOLE on a token means: a word of exactly these bytes is this one token.
 #pragma once
 #include "base/hash.h"
@@ -20,20 +22,22 @@
 enum {
     TOK__MAX_VOCAB = 1 << 21,
     TOK__MAX_MERGES = 1 << 22,
-    TOK__MAX_TOKEN = 1 << 16,      // bytes of one token
+    TOK__MAX_TOKEN = 1 << 16,       // bytes of one token
     TOK__MAX_ADDED_BYTES = 1 << 10, // bytes of one added token: what matching may look ahead
-    TOK__MAX_TEXT = 1 << 30,       // bytes of one text, and of all tokens together
+    TOK__MAX_TEXT = 1 << 30,        // bytes of one text, and of all tokens together
     TOK__MAX_STAGES = 8,
     TOK__MAX_AFFIX = 8, // ids that the post-processor puts before or after a text
     TOK__MAX_PATTERN = 4096,
+    TOK__FEW = 64, // symbols of a word that are merged by plain search
 };
 
 enum tok__flags {
-    TOK__CONTROL = 1, // special: never produced from plain text, skipped on request when decoding
-    TOK__ADDED = 2,   // matched as a whole before the split stages
-    TOK__WORD = 4,    // in `words`
-    TOK__WHOLE = 8,   // invariant 4
-    TOK__USED = 16,   // the id has a token
+    TOK__CONTROL = 1,  // special: never produced from plain text, skipped on request when decoding
+    TOK__ADDED = 2,    // matched as a whole before the split stages
+    TOK__WORD = 4,     // invariant 3
+    TOK__WHOLE = 8,    // invariant 4
+    TOK__USED = 16,    // the id has a token
+    TOK__LITERAL = 32, // its text was not in the byte alphabet
 };
 
 struct tok__token {
@@ -78,16 +82,16 @@ struct tokenizer {
     uint32_t n_tokens;
     struct tok__word_slot *words;
     uint32_t word_mask;
-    uint32_t max_word; // bytes of the longest token in `words`
+    uint32_t max_word; // bytes of the longest token with TOK__WORD
     struct hash_key key;
     struct tok__merge *merges;
     uint32_t merge_mask;
-    int32_t byte_id[256]; // -1: that byte has no token
-    int32_t unk;          // for such a byte; -1: it is dropped
-    bool fuse_unk;        // neighbouring unknown bytes give one unk
-    bool ignore_merges;   // a word that is a token is that token, whatever the merges say
+    int32_t byte_id[256];           // -1: that byte has no token
+    int32_t unk;                    // for such a byte; -1: it is dropped
+    bool fuse_unk;                  // neighbouring unknown bytes give one unk
+    bool ignore_merges;             // a word that is a token is that token, whatever the merges say
     struct tok__added_set added[2]; // [0] those not normalized, matched first
-    pcre2_code *word_char; // NULL unless an added token has single_word
+    pcre2_code *word_char;          // NULL unless an added token has single_word
     struct tok__stage stages[TOK__MAX_STAGES];
     size_t n_stages;
     int32_t prefix[TOK__MAX_AFFIX], suffix[TOK__MAX_AFFIX];
@@ -97,8 +101,8 @@ struct tokenizer {
 
 // --- the byte alphabet: each byte as one printable character (tokenizer_alphabet.c)
 
-// Maps text in the alphabet to raw bytes, never longer than the text; out may be text. False where a
-// character is not of the alphabet (or not UTF-8): *n is then unset.
+// Maps text in the alphabet to raw bytes, never longer than the text; out may be text. False where
+// a character is not of the alphabet (or not UTF-8): *n is then unset.
 bool tok__alphabet_decode(const char *text, size_t len, char *out, size_t *n);
 
 // --- building (tokenizer_vocab.c)
@@ -115,14 +119,20 @@ struct tok__added_spec {
     bool special, single_word, lstrip, rstrip, normalized;
 };
 enum err tok__add_added(struct tokenizer *t, const struct tok__added_spec *spec);
-// After the last token. `what` names an entry in messages: what(index) style texts are made from it.
-enum err tok__index_words(struct tokenizer *t, struct err_info *info);
-enum err tok__alloc_merges(struct tokenizer *t, size_t n, struct err_info *info);
-// Merge number `rank` of the file, both sides in the byte alphabet; a later one for the same pair wins.
+enum err tok__index_words(struct tokenizer *t, struct err_info *info); // after the last token
+enum err tok__alloc_merges(struct tokenizer *t, size_t n,
+                           struct err_info *info); // before the first
+// Merge number `rank` of the file, both sides in the byte alphabet; a later one for the same pair
+// wins.
 enum err tok__add_merge(struct tokenizer *t, uint32_t rank, struct tok_str left,
                         struct tok_str right, struct err_info *info);
-enum err tok__finish(struct tokenizer *t, struct err_info *info);
-int32_t tok__find_word(const struct tokenizer *t, const char *p, size_t n); // -1: none
+enum err tok__finish(struct tokenizer *t, struct err_info *info); // last; checks the invariants
+int32_t tok__find(const struct tokenizer *t, const char *p, size_t n); // in `words`; -1: none
+// How to show a text from outside in a message: quoted, and cut where it is long or not UTF-8.
+struct tok__shown {
+    char text[80];
+};
+struct tok__shown tok__show(const char *p, size_t n);
 
 // --- split stages
 
@@ -143,12 +153,15 @@ struct tok__run { // text up to `end`, from the run before
     bool literal;
 };
 
-struct tok__bpe_work { // for words too long for the stack
-    int32_t *id, *to;  // per symbol: its id, and what it and the next one become
+struct tok__bpe_work {
+    // Per symbol: its id, what it and the next one become, and that merge's rank.
+    int32_t few_id[TOK__FEW], few_to[TOK__FEW];
+    uint32_t few_rank[TOK__FEW];
+    int32_t *id, *to; // the same for longer words, as a list
     uint32_t *rank, *prev, *next;
     size_t cap;
     uint64_t *heap; // rank << 32 | symbol
-    size_t heap_cap;
+    size_t heap_n, heap_cap;
 };
 
 struct tok__encoder {
@@ -168,6 +181,9 @@ enum err tok__emit(struct tok__encoder *e, int32_t id);
 enum err tok__split_added(struct tok__encoder *e, int pass, size_t begin, size_t end);
 enum err tok__split_stages(struct tok__encoder *e, size_t stage, const char *p, size_t n);
 enum err tok__encode_word(struct tok__encoder *e, const char *p, size_t n);
+// The ids of one word, which stand in w until the next call.
+enum err tok__bpe(const struct tokenizer *t, struct tok__bpe_work *w, const char *p, size_t n,
+                  const int32_t **ids, size_t *n_ids);
 void tok__bpe_work_fini(struct tok__bpe_work *w);
 // Memory of PCRE2 comes from base/mem.h.
 pcre2_general_context *tok__pcre2_memory(void);
