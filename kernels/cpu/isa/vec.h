@@ -8,9 +8,9 @@
 // rounds once on avx512 and avx2, twice in portable.
 //
 // Per level: v_zero set1 load store load_n store_n add sub mul div fma fnma min max rint select lt
-// gt eq bits from_bits cvt_i load_f16 scale2 sum; vi_zero set1 load store load_u16 store_u16
-// store_i8 add sub mul and or xor andnot sll srl sra min max gt eq select cvt_f sum; vm_first and
-// or not bits.
+// gt eq bits from_bits cvt_i load_f16 scale2 sum hmax; vi_zero set1 load store load_u16 store_u16
+// store_i8 add sub mul and or xor andnot sll srl sra min max gt eq select cvt_f sum hmax; vm_first
+// and or not bits from_bits.
 #pragma once
 #include "kernels/cpu/isa/isa.h"
 #include <stddef.h>
@@ -20,6 +20,13 @@
 #define V_FN static inline __attribute__((always_inline))
 
 enum { V_LANES = 16 };
+
+// Before a loop of constant length: unroll it, so that arrays of vectors live in registers.
+#if defined(__clang__)
+#define V_UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define V_UNROLL _Pragma("GCC unroll 16")
+#endif
 
 // VEC_REGS: how many v16f the register file holds.
 #if defined(KN_ISA_AVX512)
@@ -66,23 +73,4 @@ V_FN v16i v_to_bf16(v16f a) {
 
 V_FN void v_store_bf16(uint16_t *p, v16f a) {
     vi_store_u16(p, v_to_bf16(a));
-}
-
-// Largest lane. No lane may be NaN.
-V_FN float v_hmax(v16f a) {
-    float t[V_LANES];
-    v_store(t, a);
-    float m = t[0];
-    for (int i = 1; i < V_LANES; i++)
-        m = t[i] > m ? t[i] : m;
-    return m;
-}
-
-V_FN int32_t vi_hmax(v16i a) {
-    int32_t t[V_LANES];
-    vi_store(t, a);
-    int32_t m = t[0];
-    for (int i = 1; i < V_LANES; i++)
-        m = t[i] > m ? t[i] : m;
-    return m;
 }

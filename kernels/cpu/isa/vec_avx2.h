@@ -40,6 +40,12 @@ V_FN uint32_t vm_bits(v16m x) { // lane i is bit i
     return (uint32_t)_mm256_movemask_ps(_mm256_castsi256_ps(x.a)) |
            (uint32_t)_mm256_movemask_ps(_mm256_castsi256_ps(x.b)) << 8;
 }
+V_FN v16m vm_from_bits(uint32_t bits) {
+    __m256i k = _mm256_set1_epi32((int32_t)bits);
+    __m256i lo = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128), hi = _mm256_slli_epi32(lo, 8);
+    return v2_i(_mm256_cmpeq_epi32(_mm256_and_si256(k, lo), lo),
+                _mm256_cmpeq_epi32(_mm256_and_si256(k, hi), hi));
+}
 
 V_FN v16f v_zero(void) {
     return v2_f(_mm256_setzero_ps(), _mm256_setzero_ps());
@@ -126,6 +132,13 @@ V_FN float v_sum(v16f x) { // lane i with i + 8, then 4, 2, 1
     return _mm_cvtss_f32(_mm_add_ss(q, _mm_movehdup_ps(q)));
 }
 
+V_FN float v_hmax(v16f x) { // no lane may be NaN
+    __m256 h = _mm256_max_ps(x.a, x.b);
+    __m128 q = _mm_max_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
+    q = _mm_max_ps(q, _mm_movehl_ps(q, q));
+    return _mm_cvtss_f32(_mm_max_ss(q, _mm_movehdup_ps(q)));
+}
+
 V_FN v16i vi_zero(void) {
     return v2_i(_mm256_setzero_si256(), _mm256_setzero_si256());
 }
@@ -208,6 +221,12 @@ V_FN int32_t vi_sum(v16i x) {
     __m128i q = _mm_add_epi32(_mm256_castsi256_si128(h), _mm256_extracti128_si256(h, 1));
     q = _mm_add_epi32(q, _mm_shuffle_epi32(q, 0x4e));
     return _mm_cvtsi128_si32(_mm_add_epi32(q, _mm_shuffle_epi32(q, 0xb1)));
+}
+V_FN int32_t vi_hmax(v16i x) {
+    __m256i h = _mm256_max_epi32(x.a, x.b);
+    __m128i q = _mm_max_epi32(_mm256_castsi256_si128(h), _mm256_extracti128_si256(h, 1));
+    q = _mm_max_epi32(q, _mm_shuffle_epi32(q, 0x4e));
+    return _mm_cvtsi128_si32(_mm_max_epi32(q, _mm_shuffle_epi32(q, 0xb1)));
 }
 
 V_FN v16f v_scale2(v16f x, v16f n) { // x * 2^n, n whole and in [-252, 254], rounded once

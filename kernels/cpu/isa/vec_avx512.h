@@ -22,6 +22,9 @@ V_FN v16m vm_not(v16m a) {
 V_FN uint32_t vm_bits(v16m a) { // lane i is bit i
     return a;
 }
+V_FN v16m vm_from_bits(uint32_t bits) {
+    return (v16m)bits;
+}
 
 V_FN v16f v_zero(void) {
     return _mm512_setzero_ps();
@@ -102,6 +105,10 @@ V_FN float v_sum(v16f a) { // lane i with i + 8, then 4, 2, 1
     return _mm_cvtss_f32(_mm_add_ss(q, _mm_movehdup_ps(q)));
 }
 
+V_FN float v_hmax(v16f a) { // no lane may be NaN
+    return _mm512_reduce_max_ps(a);
+}
+
 V_FN v16i vi_zero(void) {
     return _mm512_setzero_si512();
 }
@@ -167,4 +174,7 @@ V_FN v16f vi_cvt_f(v16i a) {
 }
 V_FN int32_t vi_sum(v16i a) {
     return _mm512_reduce_add_epi32(a);
+}
+V_FN int32_t vi_hmax(v16i a) {
+    return _mm512_reduce_max_epi32(a);
 }

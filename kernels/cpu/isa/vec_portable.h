@@ -90,6 +90,13 @@ V_FN int32_t vi_sum(v16i x) {
     v4_u s = ((v4_u)x.a + (v4_u)x.c) + ((v4_u)x.b + (v4_u)x.d);
     return (int32_t)((s[0] + s[2]) + (s[1] + s[3]));
 }
+V_FN int32_t vi_hmax(v16i x) {
+    v16i y = {x.c, x.d, x.a, x.b};
+    x = vi_max(x, y);
+    v4_i m = vi_max(x, (v16i){x.b, x.a, x.d, x.c}).a;
+    int32_t a = m[0] > m[2] ? m[0] : m[2], b = m[1] > m[3] ? m[1] : m[3];
+    return a > b ? a : b;
+}
 V_FN v16i vi_load_u16(const uint16_t *p) {
     v4_h h[4];
     memcpy(h, p, sizeof h);
@@ -129,6 +136,11 @@ V_FN uint32_t vm_bits(v16m x) { // lane i is bit i
     for (int i = 0; i < 16; i++)
         r |= (uint32_t)(t[i] & 1) << i;
     return r;
+}
+V_FN v16m vm_from_bits(uint32_t bits) {
+    v16i lane = {
+        {1, 2, 4, 8}, {16, 32, 64, 128}, {256, 512, 1024, 2048}, {4096, 8192, 16384, 32768}};
+    return vi_eq(vi_and(vi_set1((int32_t)bits), lane), lane);
 }
 
 V_FN v16f v_set1(float f) {
@@ -227,6 +239,12 @@ V_FN v16f v_load_f16(const uint16_t *p) {
 V_FN float v_sum(v16f x) { // lane i with i + 8, then 4, 2, 1
     v4_f q = (x.a + x.c) + (x.b + x.d);
     return (q[0] + q[2]) + (q[1] + q[3]);
+}
+V_FN float v_hmax(v16f x) { // no lane may be NaN
+    x = v_max(x, (v16f){x.c, x.d, x.a, x.b});
+    v4_f m = v_max(x, (v16f){x.b, x.a, x.d, x.c}).a;
+    float a = m[0] > m[2] ? m[0] : m[2], b = m[1] > m[3] ? m[1] : m[3];
+    return a > b ? a : b;
 }
 V_FN v16f v_scale2(v16f x, v16f n) { // x * 2^n, n whole and in [-252, 254], rounded once
     v16i i = v_cvt_i(n), h = vi_sra(i, 1), bias = vi_set1(127);
