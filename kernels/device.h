@@ -159,8 +159,8 @@ struct kn_gather {
     int32_t n, k;
 };
 
-// cos/sin of position * inv_freq[i] for every token of the batch: table [n_tokens, dim / 2, 2] f32.
-// One per step, shared by all layers (Su et al., 2021). Angles are reduced in f64.
+// cos/sin of position * inv_freq[i] for every token of the batch: table [n_tokens, 2, dim / 2] f32,
+// cosines first. One per step, shared by all layers (Su et al., 2021). Angles are reduced in f64.
 struct kn_rope_table {
     const struct kn_batch *batch;
     kn_addr inv_freq; // f32 [dim / 2], scaling already applied

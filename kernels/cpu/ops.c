@@ -2,9 +2,10 @@
 // The operations of the CPU backend: each checks its parameters and is recorded. What a check
 // refuses becomes the queue's sticky error. The table `kn_ops_cpu` is at the end.
 #include "kernels/cpu/cpu_device.h"
+#include "kernels/cpu/kv.h"
 #include <string.h>
 
-enum { Q8_BLOCK = 32, KV_VALUE_BYTES = 2 };
+enum { Q8_BLOCK = 32 };
 
 static const struct cpu_isa *isa_of(struct kn_queue *q) {
     return cpu_queue_device(q)->isa;
@@ -108,13 +109,8 @@ static enum err op_rope_table(struct kn_queue *q, const struct kn_rope_table *p)
     return RECORD_BATCH(q, rope_table, p);
 }
 
-static bool shape_ok(const struct kn_kv_shape *s) {
-    return s->layers > 0 && s->layers <= 1 << 16 && s->kv_heads > 0 && s->kv_heads <= 1 << 12 &&
-           s->head_dim > 0 && s->head_dim <= 1 << 12 && s->head_dim % 2 == 0;
-}
-
 static bool heads_ok(const struct kn_kv_shape *s, int32_t layer, int32_t heads) {
-    return shape_ok(s) && layer >= 0 && layer < s->layers && heads > 0 && heads <= 1 << 12 &&
+    return cpu_kv_shape_ok(s) && layer >= 0 && layer < s->layers && heads > 0 && heads <= 1 << 12 &&
            heads % s->kv_heads == 0;
 }
 
@@ -159,44 +155,10 @@ static enum err op_sample(struct kn_queue *q, const struct kn_sample *p) {
     return cpu_record_op(q, "sample", isa_of(q)->sample, p, sizeof *p, NULL);
 }
 
-// ---- KV blocks
-
-static size_t kv_block_bytes(const struct kn_kv_shape *s) {
-    if (!shape_ok(s))
-        return 0;
-    return (size_t)s->layers * (size_t)s->kv_heads * (size_t)s->head_dim * KN_KV_BLOCK * 2 *
-           KV_VALUE_BYTES;
-}
-
-struct kv_copy {
-    char *pool;
-    size_t block_bytes;
-    const int32_t *pairs; // src, dst, src, dst, ...
-    int32_t n;
-};
-
-// Chunks are slices of a block, not pairs: pairs are then done in order, and one may read what an
-// earlier one wrote.
-static void run_kv_copy(const void *params, struct cpu_task *t) {
-    const struct kv_copy *c = params;
-    enum { SLICE = 16384 };
-    int32_t slices = (int32_t)((c->block_bytes + SLICE - 1) / SLICE);
-    for (int32_t i; cpu_claim(t, slices, &i);) {
-        size_t at = (size_t)i * SLICE;
-        size_t n = c->block_bytes - at < SLICE ? c->block_bytes - at : SLICE;
-        for (int32_t j = 0; j < c->n; j++) {
-            const char *src = c->pool + (size_t)c->pairs[2 * j] * c->block_bytes + at;
-            char *dst = c->pool + (size_t)c->pairs[2 * j + 1] * c->block_bytes + at;
-            if (src != dst)
-                memcpy(dst, src, n);
-        }
-    }
-}
-
 static enum err op_kv_copy(struct kn_queue *q, const struct kn_kv_copy *p) {
     if (p->n == 0)
         return ERR_OK;
-    size_t bytes = kv_block_bytes(&p->shape);
+    size_t bytes = cpu_kv_block_bytes(&p->shape);
     if (p->n < 0 || !bytes || !p->pool || !p->src || !p->dst)
         return refuse(q, "kv_copy", "shape, count or an address is wrong");
     int32_t *pairs = cpu_queue_stage(q, (size_t)p->n * 2 * sizeof *pairs);
@@ -208,8 +170,8 @@ static enum err op_kv_copy(struct kn_queue *q, const struct kn_kv_copy *p) {
         pairs[2 * i] = p->src[i];
         pairs[2 * i + 1] = p->dst[i];
     }
-    struct kv_copy c = {(char *)p->pool, bytes, pairs, p->n};
-    return cpu_record_op(q, "kv_copy", run_kv_copy, &c, sizeof c, NULL);
+    struct cpu_kv_copy c = {(char *)p->pool, bytes, pairs, p->n};
+    return cpu_record_op(q, "kv_copy", cpu_run_kv_copy, &c, sizeof c, NULL);
 }
 
 static size_t form_row_bytes(enum kn_form form, int64_t k) {
@@ -234,7 +196,7 @@ const struct kn_ops kn_ops_cpu = {
     .upload = cpu_upload,
     .download = cpu_download,
     .form_row_bytes = form_row_bytes,
-    .kv_block_bytes = kv_block_bytes,
+    .kv_block_bytes = cpu_kv_block_bytes,
     .embed = op_embed,
     .rmsnorm = op_rmsnorm,
     .quantize = op_quantize,

@@ -9,4 +9,11 @@
 const struct cpu_isa ISA(cpu_isa) = {
     .name = ISA_STRING(KN_ISA),
     .supported = ISA(cpu_has),
+    .rmsnorm = ISA(cpu_rmsnorm),
+    .quantize = ISA(cpu_quantize),
+    .swiglu = ISA(cpu_swiglu),
+    .gather = ISA(cpu_gather),
+    .rope_table = ISA(cpu_rope_table),
+    .rope_kv = ISA(cpu_rope_kv),
+    .quantize_row = ISA(cpu_quantize_row),
 };
