@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // The CPU device's own state, and what the files of this folder need of one another. Immutable
-// after open but for the scratch memory, which belongs to whoever runs on the pool.
+// after open but for the slabs, which have their lock, and the scratch memory, which belongs to
+// whoever runs on the pool.
 #pragma once
 #include "base/cpus.h"
 #include "base/pool.h"
 #include "kernels/cpu/cpu_internal.h"
+#include "kernels/cpu/slab.h"
 
 struct kn_device {
     struct pool *pool;
     const struct cpu_isa *isa;
     struct cpus cpus;
-    char *scratch; // threads * CPU_SCRATCH_BYTES
+    struct cpu_slabs slabs; // the weights
+    char *scratch;          // threads * CPU_SCRATCH_BYTES
     int threads;
 };
 

@@ -58,6 +58,7 @@ enum err cpu_open(const struct kn_device_config *cfg, struct kn_device **out,
         return err_set(info, ERR_NOMEM, NULL, "no memory for the CPU device");
     d->isa = isa;
     cpus_read(&d->cpus, "");
+    cpu_slabs_init(&d->slabs, &d->cpus);
     d->threads = cfg->threads ? cfg->threads : cpus_threads(&d->cpus);
     if (d->threads > CPU_MAX_THREADS)
         d->threads = CPU_MAX_THREADS;
@@ -78,6 +79,7 @@ void cpu_close(struct kn_device *d) {
     if (!d)
         return;
     pool_destroy(d->pool);
+    cpu_slabs_fini(&d->slabs);
     mem_unmap(d->scratch, (size_t)d->threads * CPU_SCRATCH_BYTES);
     mem_free(d);
 }

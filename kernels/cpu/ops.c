@@ -3,6 +3,7 @@
 // refuses becomes the queue's sticky error. The table `kn_ops_cpu` is at the end.
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/kv.h"
+#include "kernels/cpu/weight.h"
 #include <string.h>
 
 enum { Q8_BLOCK = 32 };
@@ -195,6 +196,11 @@ const struct kn_ops kn_ops_cpu = {
     .queue_wait = cpu_queue_wait,
     .upload = cpu_upload,
     .download = cpu_download,
+    .weight_create = cpu_weight_create,
+    .weight_destroy = cpu_weight_destroy,
+    .weight_bytes = cpu_weight_bytes,
+    .weight_form = cpu_weight_form,
+    .weight_read = cpu_weight_read,
     .form_row_bytes = form_row_bytes,
     .kv_block_bytes = cpu_kv_block_bytes,
     .embed = op_embed,
