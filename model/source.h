@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // A model on disk, whatever its format: one GGUF file, or a Hugging Face folder with one or more
-// safetensors files. Opening checks structure and bounds of everything before anything is used, and
-// that exactly the tensors the config asks for are there, in the right shapes. Used by one thread,
-// but for mdl_source_read, which any thread may call.
+// safetensors files. Opening checks structure and bounds of everything before anything is used;
+// that the tensors' names and shapes are what the config asks for is for the loader to check.
+// Tensors that the model's computation does not use (a tied head's copy, stored RoPE frequencies)
+// are not listed. Used by one thread, but for mdl_source_read, which any thread may call.
 //
 // Files are read with pread, never mapped: a mapped file that someone truncates kills the process
 // with SIGBUS, a read that comes back short is an error that names the tensor. Reading a tensor
