@@ -15,5 +15,6 @@ const struct cpu_isa ISA(cpu_isa) = {
     .gather = ISA(cpu_gather),
     .rope_table = ISA(cpu_rope_table),
     .rope_kv = ISA(cpu_rope_kv),
+    .attn = ISA(cpu_attn),
     .quantize_row = ISA(cpu_quantize_row),
 };
