@@ -235,16 +235,12 @@ static void pieces_merge_like_the_joined_text(void **state) {
     struct tokenizer *t = golden_tokenizer("gpt2");
     struct golden_texts *g = golden_texts_load();
     for (size_t i = 0; i < g->n; i += 7) {
-        // Cut anywhere, even inside a character.
+        // Cut anywhere, even inside a character. All is literal: no special token has a place.
         size_t a = g->len[i] / 3, b = g->len[i] / 2;
-        const struct tok_piece p[] = {// all literal: a special token's place does not matter then
-                                      {g->text[i], a, true},
+        const struct tok_piece p[] = {{g->text[i], a, true},
                                       {g->text[i] + a, b - a, true},
                                       {g->text[i] + b, g->len[i] - b, true}};
         struct tok_ids whole = encode(t, g->text[i], g->len[i], &plain), cut = {0};
-        for (size_t k = 0; k < 3;
-             k++) // all literal, so that a special token's place does not matter
-            p[k].literal = true;
         assert_int_equal(tokenizer_encode_pieces(t, p, 3, &bare, &cut, NULL), ERR_OK);
         assert_int_equal(cut.n, whole.n);
         if (cut.n)
