@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// The route table and what the handlers share.
+#include "gateway/api.h"
+#include "gateway/api_json.h"
+#include <string.h>
+
+enum err app_check_ready(const struct app *a, struct err_info *info) {
+    switch (app_state(a)) {
+    case APP_LOADING:
+        return err_set(info, ERR_LOADING, NULL, "the model is still loading");
+    case APP_DRAINING:
+        return err_set(info, ERR_DRAINING, NULL, "the server is shutting down");
+    case APP_READY:
+        break;
+    }
+    return ERR_OK;
+}
+
+enum err app_check_open(const struct app *a, struct err_info *info) {
+    if (app_state(a) == APP_DRAINING &&
+        clock_mono_ns(a->clock) < atomic_load_explicit(&a->accept_until_ns, memory_order_relaxed))
+        return ERR_OK;
+    return app_check_ready(a, info);
+}
+
+enum err app_check_model(const struct app *a, const char *name, struct err_info *info) {
+    for (size_t i = 0; i < a->n_names; i++)
+        if (!strcmp(a->names[i], name))
+            return ERR_OK;
+    return err_set(info, ERR_NO_MODEL, "model", "The model `%.64s` does not exist", name);
+}
+
+enum err api_check_model(const struct app *app, const json_t *body, struct err_info *info) {
+    const char *name;
+    enum err rc = api_json_str(body, "model", false, &name, NULL, info);
+    return rc || !name ? rc : app_check_model(app, name, info);
+}
+
+void api_generate(struct gw_request *r, struct app *app, api_read_spec read) {
+    struct err_info info = {0};
+    struct gen_spec *spec = arena_zalloc(&r->arena, sizeof *spec);
+    json_t *body = NULL;
+    enum err rc = app_check_open(app, &info);
+    if (!rc && !spec)
+        rc = err_set(&info, ERR_NOMEM, NULL, "out of memory");
+    if (!rc)
+        rc = api_json_parse(r->body, r->body_len, &body, &info);
+    if (!rc)
+        rc = read(app, body, &r->arena, spec, &info);
+    json_decref(body);
+    if (rc)
+        gw_reply_error(r, &info);
+    else
+        generation_start(r, app, spec);
+}
+
+size_t api_routes(struct app *app, struct gw_route *out, size_t cap) {
+    const struct gw_route routes[] = {
+        {GW_POST, "/v1/completions", GW_AUTH_KEY, true, api_completions, app},
+        {GW_POST, "/v1/chat/completions", GW_AUTH_KEY, true, api_chat_completions, app},
+        {GW_GET, "/v1/models", GW_AUTH_KEY, false, api_models_list, app},
+        {GW_GET, "/v1/models/{id}", GW_AUTH_KEY, false, api_models_get, app},
+        {GW_POST, "/tokenize", GW_AUTH_KEY, true, api_tokenize, app},
+        {GW_POST, "/detokenize", GW_AUTH_KEY, true, api_detokenize, app},
+        {GW_GET | GW_HEAD, "/health", GW_AUTH_NONE, false, api_health, app},
+        {GW_GET | GW_HEAD, "/ready", GW_AUTH_NONE, false, api_ready, app},
+        {GW_GET, "/metrics", GW_AUTH_KEY, false, api_metrics, app},
+        {GW_GET, "/version", GW_AUTH_KEY, false, api_version, app},
+        {GW_POST, "/admin/v1/drain", GW_AUTH_ADMIN, false, api_drain, app},
+    };
+    size_t n = sizeof routes / sizeof *routes;
+    if (n > cap)
+        return 0;
+    memcpy(out, routes, sizeof routes);
+    return n;
+}

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+// What operators and probes ask: /health, /ready, /metrics, /version, /admin/v1/drain.
+#include "base/json_write.h"
+#include "base/mem.h"
+#include "gateway/api.h"
+#include <stdio.h>
+
+static void reply_buf(struct gw_request *r, const char *type, struct buf *out) {
+    if (buf_err(out)) {
+        struct err_info info;
+        err_set(&info, ERR_NOMEM, NULL, "out of memory");
+        gw_reply_error(r, &info);
+    } else {
+        gw_reply(r, 200, type, out->data ? out->data : "", out->len);
+    }
+    buf_fini(out);
+}
+
+// Live means: the step loop makes progress. A process that still loads is alive too.
+static enum err check_live(const struct app *app, struct err_info *info) {
+    if (app_state(app) == APP_LOADING)
+        return ERR_OK;
+    struct eng_health h;
+    eng_health(app->engine, &h);
+    if (!h.alive)
+        return err_set(info, ERR_ENGINE_DEAD, NULL, "the engine has stopped");
+    int64_t still = clock_mono_ns(app->clock) - h.last_turn_ns;
+    if (h.busy && still > app->stall_ns)
+        return err_set(info, ERR_ENGINE_DEAD, NULL, "the step loop has made no progress for %.1f s",
+                       (double)still * 1e-9);
+    return ERR_OK;
+}
+
+static void reply_probe(struct gw_request *r, enum err rc, const struct err_info *info,
+                        const char *word) {
+    if (rc) {
+        gw_reply_error(r, info);
+        return;
+    }
+    char body[48];
+    int n = snprintf(body, sizeof body, "{\"status\":\"%s\"}", word);
+    gw_reply(r, 200, "application/json", body, (size_t)n);
+}
+
+void api_health(struct gw_request *r, void *arg) {
+    struct err_info info;
+    enum err rc = check_live(arg, &info);
+    reply_probe(r, rc, &info, "ok");
+}
+
+void api_ready(struct gw_request *r, void *arg) {
+    struct err_info info;
+    enum err rc = app_check_ready(arg, &info);
+    if (!rc)
+        rc = check_live(arg, &info);
+    reply_probe(r, rc, &info, "ready");
+}
+
+void api_metrics(struct gw_request *r, void *arg) {
+    const struct app *app = arg;
+    struct buf out;
+    buf_init(&out, 0);
+    metrics_expose(app->metrics, &out);
+    reply_buf(r, "text/plain; version=0.0.4; charset=utf-8", &out);
+}
+
+void api_version(struct gw_request *r, void *arg) {
+    struct app *app = arg;
+    struct buf out;
+    buf_init(&out, 0);
+    struct json_w w = json_w_begin(&out);
+    jw_obj(&w);
+    jw_kstr(&w, "version", GRAFT_VERSION);
+    jw_kstr(&w, "kernel_set", app_state(app) == APP_LOADING ? NULL : app->kernel_set);
+    jw_kstr(&w, "model", app_state(app) == APP_LOADING ? NULL : app->names[0]);
+    jw_kstr(&w, "model_digest", atomic_load_explicit(&app->digest, memory_order_acquire));
+    jw_obj_end(&w);
+    reply_buf(r, "application/json", &out);
+}
+
+// A drain answers when nothing is in flight any more, or when its time is over.
+struct drain {
+    struct app *app;
+    struct gw_request *r;
+    int64_t deadline_ns;
+    struct gw_timer *timer;
+};
+
+static void drain_closed(struct gw_request *r) {
+    struct drain *d = r->handler;
+    if (d->timer)
+        gw_loop_timer_cancel(d->timer);
+    mem_free(d);
+}
+
+static void drain_look(void *arg) {
+    struct drain *d = arg;
+    d->timer = NULL;
+    int32_t left = eng_in_flight(d->app->engine);
+    bool late = clock_mono_ns(d->app->clock) >= d->deadline_ns;
+    if (left > 0 && !late)
+        d->timer = gw_loop_timer(d->r->loop, 50 * 1000 * 1000, drain_look, d);
+    if (d->timer)
+        return;
+    struct gw_request *r = d->r;
+    mem_free(d);
+    char body[64];
+    int n = snprintf(body, sizeof body, "{\"drained\":%s,\"in_flight\":%d}",
+                     left ? "false" : "true", left);
+    gw_reply(r, 200, "application/json", body, (size_t)n);
+}
+
+void api_drain(struct gw_request *r, void *arg) {
+    struct app *app = arg;
+    struct err_info info;
+    if (app_state(app) == APP_LOADING) {
+        app_check_ready(app, &info);
+        gw_reply_error(r, &info);
+        return;
+    }
+    struct drain *d = mem_zalloc(sizeof *d);
+    if (!d) {
+        err_set(&info, ERR_NOMEM, NULL, "out of memory");
+        gw_reply_error(r, &info);
+        return;
+    }
+    app->begin_drain(app);
+    *d = (struct drain){app, r, clock_mono_ns(app->clock) + app->drain_timeout_ns, NULL};
+    r->handler = d;
+    r->on_close = drain_closed;
+    drain_look(d);
+}

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the API files share: the served model, the engine, and the state of the process. Filled
+// while the server already answers probes; `ready` publishes it (release/acquire), and from then on
+// only flags change.
+#pragma once
+#include "base/clock.h"
+#include "base/metrics.h"
+#include "gateway/http.h"
+#include "model/chat_template.h"
+#include "model/config.h"
+#include "model/tokenizer.h"
+#include "serving/engine.h"
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+enum app_state { APP_LOADING, APP_READY, APP_DRAINING };
+
+struct app {
+    _Atomic int state; // enum app_state
+    struct eng *engine;
+    struct tokenizer *tokenizer;
+    struct chat_template *template; // NULL: the model has none
+    const struct mdl_config *config;
+    int32_t max_model_len;
+    const char *const *names; // served names; the first is the one answers carry
+    size_t n_names;
+    const char *model_path;
+    char fingerprint[64]; // system_fingerprint of the base
+    char kernel_set[96];
+    _Atomic(const char *) digest; // SHA-256 of the model's content, once it is known
+    int64_t created;              // Unix seconds
+    int64_t drain_timeout_ns;
+    int64_t request_timeout_ns;      // 0: none
+    _Atomic int64_t accept_until_ns; // while draining, requests are still taken until then
+    int64_t stall_ns; // the engine is not alive if a busy step loop makes no turn for this long
+    const struct clock *clock;
+    struct metrics *metrics;
+    struct gw_server *server;
+    void (*begin_drain)(struct app *app); // any thread; idempotent
+    int max_prompts;                      // of one completion request
+};
+
+static inline enum app_state app_state(const struct app *a) {
+    return (enum app_state)atomic_load_explicit(&a->state, memory_order_acquire);
+}
+
+// The routes of the public API; NULL-terminated by n. `app` outlives the server.
+size_t api_routes(struct app *app, struct gw_route *out, size_t cap);
+
+// ERR_OK if the process wants traffic: what readiness says.
+enum err app_check_ready(const struct app *a, struct err_info *info);
+// ERR_OK if a request may be accepted now: ready, or draining and within the time that load balancers need to
+// notice (--drain-delay).
+enum err app_check_open(const struct app *a, struct err_info *info);
+// ERR_NO_MODEL unless `name` is served.
+enum err app_check_model(const struct app *a, const char *name, struct err_info *info);

@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+// From the messages of a chat request to token ids: checks, template, tokenizer. The template alone
+// decides about BOS, and special tokens in a message's text stay text.
+#pragma once
+#include "gateway/api_params.h"
+#include "gateway/generation.h"
+#include <jansson.h>
+
+// Reads messages, add_generation_prompt, continue_final_message, chat_template_kwargs,
+// add_special_tokens.
+enum err chat_prompt_read(const struct app *app, const json_t *body, const struct api_params *p,
+                          struct arena *arena, struct gen_prompt *out, struct err_info *info);

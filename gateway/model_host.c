@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gateway/model_host.h"
+#include "base/hash.h"
+#include "base/mem.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { MAX_TEMPLATE_BYTES = 4 << 20, WORKSPACE_RESERVE = 64 << 20 };
+
+// ---- progress bar
+
+struct progress {
+    bool terminal;
+    int shown; // percent
+};
+
+static void show_progress(void *arg, size_t done, size_t total) {
+    struct progress *p = arg;
+    int percent = total ? (int)((double)done * 100 / (double)total) : 100;
+    if (!p->terminal || percent == p->shown)
+        return;
+    p->shown = percent;
+    char bar[41];
+    int full = percent * 40 / 100;
+    memset(bar, '#', (size_t)full);
+    memset(bar + full, '.', (size_t)(40 - full));
+    bar[40] = '\0';
+    fprintf(stderr, "\rloading [%s] %3d%%%s", bar, percent, percent == 100 ? "\n" : "");
+    fflush(stderr);
+}
+
+// ---- parts
+
+static enum err open_device(struct model_host *h, const struct serve_options *o,
+                            struct err_info *info) {
+    struct kn_device_config cfg = {
+        .threads = (int)o->threads,
+        .isa = strcmp(o->isa, "auto") ? o->isa : NULL,
+        .pin = true,
+    };
+    enum err rc = kn_require(&kn_ops_cpu, KN_NEED_SERVE, info);
+    return rc ? rc : kn_ops_cpu.open(&cfg, &h->device, info);
+}
+
+static enum err read_file(const char *path, struct buf *out, struct err_info *info) {
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return err_set(info, ERR_IO, NULL, "%s: %s", path, strerror(errno));
+    enum err rc = ERR_OK;
+    char chunk[16384];
+    for (;;) {
+        ssize_t n = read(fd, chunk, sizeof chunk);
+        if (n == 0)
+            break;
+        if (n < 0) {
+            rc = err_set(info, ERR_IO, NULL, "%s: %s", path, strerror(errno));
+            break;
+        }
+        buf_append(out, chunk, (size_t)n);
+    }
+    close(fd);
+    if (!rc && buf_err(out))
+        rc = err_set(info, buf_err(out), NULL, "%s: more than %d bytes", path, MAX_TEMPLATE_BYTES);
+    return rc;
+}
+
+static enum err open_template(struct model_host *h, const struct serve_options *o,
+                              const struct log *log, struct err_info *info) {
+    if (o->chat_template) {
+        struct buf text;
+        buf_init(&text, MAX_TEMPLATE_BYTES);
+        enum err rc = read_file(o->chat_template, &text, info);
+        if (!rc)
+            rc = chat_template_parse(text.data ? text.data : "", text.len, &h->template, info);
+        if (rc)
+            err_prefix(info, "--chat-template %s", o->chat_template);
+        buf_fini(&text);
+        return rc;
+    }
+    const char *text;
+    size_t len;
+    mdl_source_chat_template(h->source, &text, &len);
+    if (!text)
+        return ERR_OK;
+    struct err_info why;
+    enum err rc = chat_template_parse(text, len, &h->template, &why);
+    if (rc == ERR_NOMEM)
+        return err_set(info, rc, NULL, "out of memory");
+    if (rc) // completions still work; chat says why not
+        log_write(log, LOG_WARN, "the model's chat template is not usable: %s", why.message);
+    return ERR_OK;
+}
+
+static void neutral_sampling(struct mdl_config *c) {
+    c->gen_temperature = c->gen_top_p = c->gen_repetition_penalty = -1;
+    c->gen_top_k = -1;
+}
+
+// As much as the wanted sequences can use, but no more than half of what is left beside the weights.
+static enum err size_kv(struct model_host *h, const struct serve_options *o, int32_t context,
+                        struct err_info *info) {
+    struct kn_device_info dev;
+    kn_ops_cpu.info(h->device, &dev);
+    struct kn_kv_shape shape = {h->config.n_layers, h->config.n_kv_heads, h->config.head_dim};
+    size_t block = kn_ops_cpu.kv_block_bytes(&shape);
+    size_t per_seq = ((size_t)context + KN_KV_BLOCK - 1) / KN_KV_BLOCK * block;
+    if (o->kv_cache_bytes) {
+        h->kv_bytes = (size_t)o->kv_cache_bytes;
+    } else {
+        size_t taken = h->weights->bytes + WORKSPACE_RESERVE;
+        size_t room = dev.memory_bytes > taken ? (dev.memory_bytes - taken) / 2 : 0;
+        size_t need = per_seq * (size_t)o->max_num_seqs;
+        h->kv_bytes = need < room ? need : room;
+    }
+    if (h->kv_bytes < per_seq)
+        return err_set(
+            info, ERR_LIMIT, "kv-cache-memory-bytes",
+            "the KV cache has %zu MiB, but one sequence of %d tokens needs %zu MiB; lower "
+            "--max-model-len or raise --kv-cache-memory-bytes",
+            h->kv_bytes >> 20, context, (per_seq >> 20) + 1);
+    return ERR_OK;
+}
+
+static enum err set_names(struct model_host *h, const struct serve_options *o, struct app *app,
+                          struct err_info *info) {
+    size_t n = o->served_names.n ? o->served_names.n : 1;
+    h->name = mem_strdup(mdl_source_name(h->source));
+    h->names = mem_calloc(n, sizeof *h->names);
+    if (!h->name || !h->names)
+        return err_set(info, ERR_NOMEM, NULL, "out of memory");
+    h->names[0] = h->name;
+    for (size_t i = 0; i < o->served_names.n; i++)
+        h->names[i] = o->served_names.items[i];
+    app->names = h->names;
+    app->n_names = n;
+    return ERR_OK;
+}
+
+static enum err start_engine(struct model_host *h, const struct serve_options *o,
+                             const struct log *log, struct metrics *metrics, struct app *app,
+                             struct err_info *info) {
+    struct eng_config cfg = {
+        .weights = h->weights,
+        .ops = &kn_ops_cpu,
+        .device = h->device,
+        .kv_bytes = h->kv_bytes,
+        .max_num_seqs = (int32_t)o->max_num_seqs,
+        .max_num_batched_tokens = (int32_t)o->max_num_batched_tokens,
+        .max_model_len = app->max_model_len,
+        .max_queue = (int32_t)o->max_waiting,
+        .prefix_cache = o->prefix_caching,
+        .prefill_stretch = o->prefill_stretch,
+        .clock = app->clock,
+        .log = log,
+        .metrics = metrics,
+        .model_label = app->names[0],
+    };
+    enum err rc = eng_create(&cfg, &h->engine, info);
+    return rc ? rc : eng_start(h->engine, info);
+}
+
+// What answers name as their system: build, kernel set and model. The content's digest follows in /version.
+static enum err set_fingerprint(struct model_host *h, struct app *app) {
+    struct kn_device_info dev;
+    kn_ops_cpu.info(h->device, &dev);
+    snprintf(app->kernel_set, sizeof app->kernel_set, "%s", dev.kernel_set);
+    struct buf text;
+    buf_init(&text, 0);
+    buf_printf(&text, "%s|%s|%s|%zu|%d|%d", GRAFT_VERSION, dev.kernel_set, h->name,
+               mdl_source_bytes(h->source), h->config.n_layers, h->config.hidden);
+    uint8_t digest[SHA256_BYTES];
+    enum err rc = buf_err(&text);
+    if (!rc)
+        rc = sha256(text.data, text.len, digest);
+    buf_fini(&text);
+    if (rc)
+        return rc;
+    char hex[2 * SHA256_BYTES + 1];
+    hex_encode(digest, sizeof digest, hex);
+    snprintf(app->fingerprint, sizeof app->fingerprint, "graft-%s-%.12s", GRAFT_VERSION, hex);
+    return ERR_OK;
+}
+
+static enum err set_context(struct model_host *h, const struct serve_options *o, struct app *app,
+                            struct err_info *info) {
+    app->max_model_len = h->config.context;
+    if (!o->max_model_len)
+        return ERR_OK;
+    if (o->max_model_len > h->config.context)
+        return err_set(info, ERR_INVALID, "max-model-len",
+                       "--max-model-len %lld is more than the model's context of %d tokens",
+                       (long long)o->max_model_len, h->config.context);
+    app->max_model_len = (int32_t)o->max_model_len;
+    return ERR_OK;
+}
+
+enum err model_host_open(struct model_host *h, const char *path, const struct serve_options *o,
+                         const struct log *log, struct metrics *metrics, struct app *app,
+                         struct err_info *info) {
+    struct progress bar = {isatty(STDERR_FILENO) != 0, -1};
+    struct mdl_progress progress = {show_progress, &bar};
+    enum err rc = mdl_source_open(path, &h->source, info);
+    if (rc)
+        return rc;
+    h->config = *mdl_source_config(h->source);
+    if (!strcmp(o->generation_config, "none"))
+        neutral_sampling(&h->config);
+    if ((rc = set_context(h, o, app, info)) || (rc = set_names(h, o, app, info)) ||
+        (rc = mdl_source_tokenizer(h->source, &h->tokenizer, info)) ||
+        (rc = open_template(h, o, log, info)) || (rc = open_device(h, o, info)) ||
+        (rc = mdl_weights_load(h->source, &kn_ops_cpu, h->device, 0, 1, &progress, &h->weights,
+                               info)) ||
+        (rc = size_kv(h, o, app->max_model_len, info)) || (rc = set_fingerprint(h, app)))
+        return rc;
+    app->config = &h->config;
+    app->tokenizer = h->tokenizer;
+    app->template = h->template;
+    app->model_path = path;
+    rc = start_engine(h, o, log, metrics, app, info);
+    app->engine = h->engine;
+    return rc;
+}
+
+void model_host_close(struct model_host *h) {
+    if (h->engine) {
+        eng_stop(h->engine);
+        eng_destroy(h->engine);
+    }
+    mdl_weights_destroy(h->weights);
+    if (h->device)
+        kn_ops_cpu.close(h->device);
+    chat_template_destroy(h->template);
+    tokenizer_destroy(h->tokenizer);
+    if (h->source)
+        mdl_source_close(h->source);
+    mem_free(h->names);
+    mem_free(h->name);
+    *h = (struct model_host){0};
+}

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// Everything that serving a model needs beside HTTP: source, device, weights, tokenizer, template, engine.
+// Made on the main thread while the server already answers probes.
+#pragma once
+#include "base/log.h"
+#include "gateway/app.h"
+#include "gateway/serve_options.h"
+#include "model/digest.h"
+#include "model/source.h"
+#include "model/weights.h"
+
+struct model_host {
+    struct mdl_source *source; // closed once everything is resident
+    struct kn_device *device;
+    struct mdl_weights *weights;
+    struct tokenizer *tokenizer;
+    struct chat_template *template;
+    struct eng *engine;
+    struct mdl_config config;
+    char *name; // default served name
+    const char **names;
+    size_t kv_bytes;
+};
+
+enum err model_host_open(struct model_host *h, const char *path, const struct serve_options *o,
+                         const struct log *log, struct metrics *metrics, struct app *app,
+                         struct err_info *info);
+void model_host_close(struct model_host *h);

@@ -1,0 +1,358 @@
+// SPDX-License-Identifier: Apache-2.0
+// The main thread owns the process: it sleeps in poll on a signalfd and an eventfd (drain requested over
+// HTTP), and nothing else here blocks it once the model is loaded.
+#include "gateway/serve.h"
+#include "base/mem.h"
+#include "base/thread.h"
+#include "gateway/api.h"
+#include "gateway/model_host.h"
+#include <errno.h>
+#include <jansson.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/signalfd.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { MAX_ROUTES = 32, DIGEST_STEP = 8 << 20 };
+
+struct serve {
+    struct serve_options options;
+    struct log log, access_log;
+    struct app app;
+    struct model_host host;
+    struct gw_keys *keys;
+    struct gw_route routes[MAX_ROUTES];
+    int signal_fd, drain_fd;
+    // digest thread
+    struct mdl_digest *digest;
+    struct thread digest_thread;
+    bool digest_runs;
+    _Atomic bool stopping;
+};
+
+static int64_t seconds(double s) {
+    return (int64_t)(s * 1e9);
+}
+
+// ---- options that depend on one another
+
+static bool is_loopback(const char *host) {
+    return !strncmp(host, "127.", 4) || !strcmp(host, "localhost") || !strcmp(host, "::1") ||
+           !strcmp(host, "[::1]");
+}
+
+static enum err open_keys(struct serve *s, struct err_info *info) {
+    const struct serve_options *o = &s->options;
+    enum err rc = gw_keys_create(&s->keys);
+    if (rc)
+        return err_set(info, rc, NULL, "out of memory");
+    // A key given directly is the operator's own.
+    for (size_t i = 0; !rc && i < o->api_keys.n; i++)
+        rc = gw_keys_add(s->keys, o->api_keys.items[i], "default", true, info);
+    if (!rc && o->api_key_file)
+        rc = gw_keys_load_file(s->keys, o->api_key_file, info);
+    if (rc)
+        return rc;
+    if (gw_keys_count(s->keys) == 0 && !o->allow_anonymous && !is_loopback(o->host))
+        return err_set(
+            info, ERR_INVALID, "host",
+            "--host %s is reachable from outside and no API key is set; set GRAFT_API_KEY "
+            "or --api-key-file, or allow it with --allow-anonymous",
+            o->host);
+    return ERR_OK;
+}
+
+static void open_logs(struct serve *s) {
+    enum log_level level = LOG_INFO;
+    log_level_parse(s->options.log_level, &level);
+    log_init(&s->log, STDERR_FILENO, level, !strcmp(s->options.log_format, "json"), &clock_system);
+    log_init(&s->access_log, STDOUT_FILENO, LOG_INFO, true, &clock_system);
+}
+
+// ---- server
+
+static void begin_drain(struct app *app) {
+    struct serve *s = (struct serve *)((char *)app - offsetof(struct serve, app));
+    uint64_t one = 1;
+    ssize_t rc = write(s->drain_fd, &one, sizeof one); // cannot block: the counter is far from full
+    (void)rc;
+}
+
+static enum err open_server(struct serve *s, struct err_info *info) {
+    const struct serve_options *o = &s->options;
+    struct gw_config cfg = {
+        .host = o->host,
+        .port = (int)o->port,
+        .metrics_host = o->metrics_port ? o->metrics_host : NULL,
+        .metrics_port = (int)o->metrics_port,
+        .loops = (int)o->http_threads,
+        .ssl_certfile = o->ssl_certfile,
+        .ssl_keyfile = o->ssl_keyfile,
+        .max_header_bytes = (size_t)o->max_header,
+        .max_body_bytes = (size_t)o->max_body,
+        .max_inflight_bytes = (size_t)o->max_inflight,
+        .max_connections = (int)o->max_connections,
+        .header_timeout_ns = seconds(o->header_timeout),
+        .body_timeout_ns = seconds(o->body_timeout),
+        .idle_timeout_ns = seconds(o->idle_timeout),
+        .write_timeout_ns = seconds(o->write_timeout),
+        .stream_high_bytes = 64 << 10,
+        .cors_origins = o->allowed_origins.items,
+        .n_cors_origins = o->allowed_origins.n,
+        .routes = s->routes,
+        .n_routes = api_routes(&s->app, s->routes, MAX_ROUTES),
+        .keys = gw_keys_count(s->keys) ? s->keys : NULL,
+        .clock = &clock_system,
+        .log = &s->log,
+        .access_log = o->access_log ? &s->access_log : NULL,
+        .metrics = s->app.metrics,
+        .build = GRAFT_VERSION,
+    };
+    enum err rc = gw_server_create(&cfg, &s->app.server, info);
+    return rc ? rc : gw_server_start(s->app.server, info);
+}
+
+// ---- digest in the background
+
+static const char *cache_folder(const struct serve_options *o, char *buf, size_t cap) {
+    const char *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    if (o->cache_dir)
+        return o->cache_dir;
+    if (xdg && *xdg)
+        snprintf(buf, cap, "%s/graft", xdg);
+    else if (home && *home)
+        snprintf(buf, cap, "%s/.cache/graft", home);
+    else
+        return NULL;
+    for (char *p = buf + 1; *p; p++) // mkdir -p; what fails here shows as no cache
+        if (*p == '/') {
+            *p = '\0';
+            mkdir(buf, 0700);
+            *p = '/';
+        }
+    mkdir(buf, 0700);
+    return buf;
+}
+
+static void *digest_main(void *arg) {
+    struct serve *s = arg;
+    bool done = false;
+    struct err_info info;
+    while (!done && !atomic_load(&s->stopping)) {
+        if (mdl_digest_step(s->digest, DIGEST_STEP, &done, &info)) {
+            log_write(&s->log, LOG_WARN, "model digest: %s", info.message);
+            return NULL;
+        }
+    }
+    if (done)
+        atomic_store_explicit(&s->app.digest, mdl_digest_hex(s->digest), memory_order_release);
+    return NULL;
+}
+
+static void start_digest(struct serve *s) {
+    char buf[512];
+    struct err_info info;
+    if (mdl_digest_create(s->host.source, cache_folder(&s->options, buf, sizeof buf), &s->digest,
+                          &info)) {
+        log_write(&s->log, LOG_WARN, "model digest: %s", info.message);
+        return;
+    }
+    s->digest_runs = !thread_start(&s->digest_thread, "graft-digest", digest_main, s);
+}
+
+// ---- life
+
+static enum err block_signals(struct serve *s, struct err_info *info) {
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGHUP);
+    signal(SIGPIPE, SIG_IGN);
+    s->signal_fd = s->drain_fd = -1;
+    if (pthread_sigmask(SIG_BLOCK, &set, NULL))
+        return err_set(info, ERR_INTERNAL, NULL, "cannot block signals");
+    s->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+    s->drain_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (s->signal_fd < 0 || s->drain_fd < 0)
+        return err_set(info, ERR_INTERNAL, NULL, "signalfd: %s", strerror(errno));
+    return ERR_OK;
+}
+
+static bool is_over(int64_t deadline_ns) {
+    return clock_mono_ns(&clock_system) >= deadline_ns;
+}
+
+// Waits for a signal or a drain request, at most timeout_ms (-1: no limit). Returns the signal, SIGTERM for a drain
+// request, or 0.
+static int wait_signal(struct serve *s, int timeout_ms) {
+    struct pollfd fds[2] = {{s->signal_fd, POLLIN, 0}, {s->drain_fd, POLLIN, 0}};
+    if (poll(fds, 2, timeout_ms) <= 0)
+        return 0;
+    struct signalfd_siginfo si;
+    uint64_t count;
+    if (read(s->signal_fd, &si, sizeof si) == sizeof si)
+        return (int)si.ssi_signo;
+    if (read(s->drain_fd, &count, sizeof count) == sizeof count)
+        return -1;
+    return 0;
+}
+
+static void reload_tls(struct serve *s) {
+    struct err_info info;
+    if (!s->options.ssl_certfile)
+        log_write(&s->log, LOG_INFO, "SIGHUP: no TLS is configured, nothing to reload");
+    else if (gw_server_reload_tls(s->app.server, &info))
+        log_write(&s->log, LOG_ERROR, "SIGHUP: the old certificate stays: %s", info.message);
+    else
+        log_write(&s->log, LOG_INFO, "SIGHUP: certificate reloaded");
+}
+
+// Lets what runs finish. A second SIGTERM or SIGINT ends the wait.
+static void drain(struct serve *s) {
+    int64_t now = clock_mono_ns(&clock_system);
+    int64_t accept_until = now + seconds(s->options.drain_delay);
+    int64_t deadline = accept_until + seconds(s->options.drain_timeout);
+    atomic_store(&s->app.accept_until_ns, accept_until);
+    atomic_store_explicit(&s->app.state, APP_DRAINING, memory_order_release);
+    log_write(&s->log, LOG_INFO, "draining: %d requests in flight", eng_in_flight(s->host.engine));
+    while (!is_over(accept_until))
+        if (wait_signal(s, 20) > 0)
+            break;
+    eng_drain(s->host.engine);
+    gw_server_stop_accepting(s->app.server);
+    while (!is_over(deadline)) {
+        if (eng_in_flight(s->host.engine) == 0 && gw_server_in_flight(s->app.server) == 0)
+            break;
+        int sig = wait_signal(s, 20);
+        if (sig == SIGTERM || sig == SIGINT)
+            break;
+    }
+    log_write(&s->log, LOG_INFO, "stopping: %d requests cut", eng_in_flight(s->host.engine));
+}
+
+// A drain over HTTP leaves the process up, not ready, until the orchestrator sends SIGTERM.
+static void run(struct serve *s) {
+    for (;;) {
+        int sig = wait_signal(s, -1);
+        if (sig == SIGHUP) {
+            reload_tls(s);
+        } else if (sig == -1 && app_state(&s->app) == APP_READY) {
+            atomic_store(&s->app.accept_until_ns,
+                         clock_mono_ns(&clock_system) + seconds(s->options.drain_delay));
+            atomic_store_explicit(&s->app.state, APP_DRAINING, memory_order_release);
+            log_write(&s->log, LOG_INFO, "drain requested: not ready from now on");
+        } else if (sig == SIGTERM || sig == SIGINT) {
+            drain(s);
+            return;
+        }
+    }
+}
+
+static void say_ready(const struct serve *s, double load_seconds) {
+    log_write(&s->log, LOG_INFO, "%s: context %d, weights %zu MiB, KV cache up to %zu MiB, %s",
+              s->app.names[0], s->app.max_model_len, s->host.weights->bytes >> 20,
+              s->host.kv_bytes >> 20, s->app.kernel_set);
+    log_write(&s->log, LOG_INFO, "ready in %.2f s: %s://%s:%d/v1", load_seconds,
+              s->options.ssl_certfile ? "https" : "http", s->options.host,
+              gw_server_port(s->app.server));
+}
+
+static void close_all(struct serve *s) {
+    atomic_store(&s->stopping, true);
+    if (s->app.server)
+        gw_server_stop(s->app.server);
+    if (s->digest_runs)
+        thread_join(&s->digest_thread);
+    model_host_close(&s->host);
+    if (s->app.server)
+        gw_server_destroy(s->app.server);
+    if (s->digest)
+        mdl_digest_destroy(s->digest);
+    gw_keys_destroy(s->keys);
+    metrics_destroy(s->app.metrics);
+    if (s->signal_fd >= 0)
+        close(s->signal_fd);
+    if (s->drain_fd >= 0)
+        close(s->drain_fd);
+}
+
+static void fill_app(struct serve *s) {
+    struct app *a = &s->app;
+    a->created = clock_wall_ns(&clock_system) / 1000000000;
+    a->drain_timeout_ns = seconds(s->options.drain_timeout);
+    a->request_timeout_ns = seconds(s->options.request_timeout);
+    a->stall_ns = seconds(s->options.stall_timeout);
+    a->clock = &clock_system;
+    a->begin_drain = begin_drain;
+    a->max_prompts = (int)s->options.max_prompts;
+}
+
+static enum err start(struct serve *s, const char *model, struct err_info *info) {
+    int64_t began = clock_mono_ns(&clock_system);
+    enum err rc;
+    open_logs(s);
+    fill_app(s);
+    s->app.metrics = metrics_create();
+    if (!s->app.metrics)
+        return err_set(info, ERR_NOMEM, NULL, "out of memory");
+    if ((rc = block_signals(s, info)) || (rc = open_keys(s, info)) || (rc = open_server(s, info)) ||
+        (rc =
+             model_host_open(&s->host, model, &s->options, &s->log, s->app.metrics, &s->app, info)))
+        return rc;
+    atomic_store_explicit(&s->app.state, APP_READY, memory_order_release);
+    say_ready(s, (double)(clock_mono_ns(&clock_system) - began) * 1e-9);
+    start_digest(s);
+    mdl_source_close(s->host.source);
+    s->host.source = NULL;
+    return ERR_OK;
+}
+
+static void print_help(void) {
+    struct buf out;
+    buf_init(&out, 0);
+    opt_print_help(&serve_option_table, &out, 100);
+    if (!buf_err(&out))
+        fputs(out.data, stdout);
+    buf_fini(&out);
+}
+
+int serve_main(int argc, char **argv) {
+    struct serve *s = mem_zalloc(sizeof *s);
+    struct opt_result res;
+    struct err_info info = {0};
+    if (!s) {
+        fputs("graft: out of memory\n", stderr);
+        return 1;
+    }
+    if (opt_parse(&serve_option_table, argc, argv, &s->options, &res, &info)) {
+        fprintf(stderr, "graft serve: %s\n", info.message);
+        mem_free(s);
+        return 2;
+    }
+    int status = 0;
+    s->signal_fd = s->drain_fd = -1;
+    if (res.help) {
+        print_help();
+    } else if (res.n_positional != 1) {
+        fprintf(stderr, "usage: %s\nSee graft serve --help.\n", serve_option_table.usage);
+        status = 2;
+    } else {
+        json_set_alloc_funcs(mem_alloc, mem_free);
+        if (start(s, res.positional[0], &info)) {
+            fprintf(stderr, "graft serve: %s\n", info.message);
+            status = 1;
+        } else {
+            run(s);
+        }
+        close_all(s);
+    }
+    opt_result_fini(&res);
+    mem_free(s);
+    return status;
+}
