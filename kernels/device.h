@@ -194,8 +194,8 @@ struct kn_rope_kv {
 // out[token, head * head_dim] = softmax(q kᵀ * scale) v over the sequence's own cache, causal, for
 // a ragged batch of prefill chunks and decodes. Walks the cache in fixed tiles from position 0 with
 // an online softmax (Milakov and Gimelshein, 2018); reads k and v from the cache only. window > 0:
-// only the last `window` positions, the query's own included. Either output may be 0; outq is
-// KN_FORM_Q8 of the whole row.
+// only the last `window` positions, the query's own included. outq (KN_FORM_Q8 of the whole row)
+// may be 0.
 struct kn_attn {
     const struct kn_batch *batch;
     kn_addr q; // the rotated qkv buffer
