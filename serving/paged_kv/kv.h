@@ -23,7 +23,8 @@ struct kv_config {
     int32_t blocks;     // in the pool
     int32_t block_size; // positions; KN_KV_BLOCK in production
     bool prefix_cache;
-    int64_t hot_ns; // cached blocks hit within this time are not dropped for lending; default 60 s
+    int64_t
+        hot_ns; // cached blocks hit within this time are not dropped for lending (the engine: 60 s)
 };
 
 // What separates caches: a block is shared only where all of this and every token before it are
@@ -45,7 +46,8 @@ void kv_pool_stats(const struct kv_pool *p, struct kv_stats *out);
 // Blocks that an allocation could get now: free ones and evictable cached ones.
 int32_t kv_pool_available(const struct kv_pool *p);
 
-// One sequence's blocks. Storage is the pool's slot memory, sized at start for max_blocks.
+// One sequence's blocks. Storage for the table is allocated once, by init, for max_blocks; nothing
+// else here allocates.
 struct kv_seq {
     // public, read only
     const int32_t *table; // [n_blocks], what a batch's block table row holds
@@ -54,8 +56,7 @@ struct kv_seq {
     // private below
     int32_t *blocks__;
     int32_t cap__;
-    int32_t keyed__; // full blocks that already have a key
-    uint64_t parent__[2];
+    int32_t keyed__; // full blocks from the front that have a key
     struct kv_domain domain__;
 };
 
@@ -68,6 +69,10 @@ void kv_seq_fini(struct kv_seq *s, struct kv_pool *p); // drops its references f
 // verified token by token, so a hash collision cannot share a wrong block.
 int32_t kv_seq_match(struct kv_seq *s, struct kv_pool *p, const int32_t *tokens, int32_t n,
                      int64_t now_ns);
+// What match would find, without taking it or counting it; *idle: how many of those blocks no
+// sequence refers to now (they would no longer count as available).
+int32_t kv_pool_probe(struct kv_pool *p, const struct kv_domain *domain, const int32_t *tokens,
+                      int32_t n, int32_t *idle);
 
 struct kv_copy { // the device must copy block src to dst before this step's writes
     int32_t src, dst;
@@ -84,6 +89,9 @@ void kv_seq_commit(struct kv_seq *s, struct kv_pool *p, const int32_t *tokens, i
 // Drops all blocks (preemption or end). Full ones stay cached, most recently used last, the
 // sequence's tail first to go.
 void kv_seq_drop(struct kv_seq *s, struct kv_pool *p, int64_t now_ns);
+// Drops all blocks and forgets the content of those that only this sequence refers to: it may be
+// broken (non-finite values, a device error).
+void kv_seq_purge(struct kv_seq *s, struct kv_pool *p, int64_t now_ns);
 // dst (initialised, empty) becomes a second reference to all of src's blocks.
 enum err kv_seq_fork(struct kv_seq *dst, const struct kv_seq *src, struct kv_pool *p);
 
@@ -91,10 +99,11 @@ enum err kv_seq_fork(struct kv_seq *dst, const struct kv_seq *src, struct kv_poo
 void kv_pool_forget(struct kv_pool *p, uint64_t adapter_version, bool all);
 
 // Lending: a contiguous range of blocks at the top of the pool. kv_pool_lend takes up to `want`
-// blocks from the top that are free or cold-cached (cached ones are dropped); live blocks in the
-// way are reported as moves: the caller copies src to dst on the device and the tables are already
-// changed (sequences must be at rest). Returns the number lent in all; the range is [total - lent,
-// total).
+// more blocks from the top that are free or cold-cached (cached ones are dropped); live and hot
+// ones in the way are reported as moves: the caller copies src to dst on the device, in order, and
+// the tables are already changed (sequences must be at rest; `seqs` are all that hold blocks).
+// Stops early where nothing below is free. Returns the number lent in all; the range is [total -
+// lent, total).
 int32_t kv_pool_lend(struct kv_pool *p, int32_t want, struct kv_copy *moves, int32_t max_moves,
                      int32_t *n_moves, struct kv_seq *const *seqs, int32_t n_seqs, int64_t now_ns);
 void kv_pool_return(struct kv_pool *p, int32_t keep); // gives back all but `keep` lent blocks
