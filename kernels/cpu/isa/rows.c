@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Operations on whole rows: RMS norm, quantisation to the Q8 form, SwiGLU, gather. Rows are shared
+// Operations on whole rows: RMS norm, quantisation to the Q8 form, SwiGLU, embedding, gather. Rows are shared
 // among the threads in chunks; a row is one thread's work from begin to end.
 #include "kernels/cpu/isa/math.h"
 #include "kernels/cpu/isa/rowops.h"
+#include "kernels/cpu/weight.h"
 
 // One row. yq's blocks are made while the values are in registers.
 static void norm_row(const struct kn_rmsnorm *p, const float *x, float *y,
@@ -60,6 +61,23 @@ void ISA(cpu_swiglu)(const void *params, struct cpu_task *t) {
             if (i < p->k)
                 v_store_n(y + i, p->k - i,
                           v_mul(v_silu(v_load_n(gate + i, p->k - i)), v_load_n(up + i, p->k - i)));
+        }
+}
+
+// A token that there is not (the previous step chose none) becomes a row of zeros: its sequence has
+// ended with an error already, and its row must not disturb the others.
+void ISA(cpu_embed)(const void *params, struct cpu_task *t) {
+    const struct kn_embed *p = params;
+    const int32_t *ids = (const int32_t *)p->batch->ids, *prev = (const int32_t *)p->prev_tokens;
+    int32_t k = p->w->k;
+    for (int32_t begin, end; row_claim(t, p->batch->n_tokens, k, &begin, &end);)
+        for (int32_t i = begin; i < end; i++) {
+            float *x = (float *)p->x + i * p->ldx;
+            int32_t id = ids[i] >= 0 ? ids[i] : prev ? prev[~ids[i]] : -1;
+            if (id >= 0 && id < p->w->n)
+                cpu_weight_row(p->w, id, x);
+            else
+                memset(x, 0, (size_t)k * sizeof *x);
         }
 }
 

@@ -9,9 +9,11 @@
 const struct cpu_isa ISA(cpu_isa) = {
     .name = ISA_STRING(KN_ISA),
     .supported = ISA(cpu_has),
+    .gemm = ISA(cpu_gemm),
     .rmsnorm = ISA(cpu_rmsnorm),
     .quantize = ISA(cpu_quantize),
     .swiglu = ISA(cpu_swiglu),
+    .embed = ISA(cpu_embed),
     .gather = ISA(cpu_gather),
     .rope_table = ISA(cpu_rope_table),
     .rope_kv = ISA(cpu_rope_kv),
