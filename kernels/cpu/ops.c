@@ -138,6 +138,9 @@ static enum err op_attn(struct kn_queue *q, const struct kn_attn *p) {
     if (!heads_ok(&p->shape, p->layer, p->heads) || p->ldq < width || p->ldout < width ||
         p->window < 0)
         return refuse(q, "attn", "heads, layer, window or a row distance is wrong");
+    if (p->token_begin < 0 || p->token_end > p->batch->n_tokens ||
+        (p->token_end ? p->token_begin >= p->token_end : p->token_begin))
+        return refuse(q, "attn", "the range of tokens is wrong");
     if (p->outq && width % Q8_BLOCK)
         return refuse(q, "attn", "heads * head_dim must be a multiple of 32 for quantised rows");
     if (!p->q || !p->pool || !p->out || !p->batch->pos || !p->batch->seq || !p->batch->seq_start ||

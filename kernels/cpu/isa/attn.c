@@ -75,26 +75,32 @@ static void cursor_init(struct cursor *c, const struct kn_attn *p, bool by_span)
                          .by_span = by_span};
 }
 
-static int32_t seq_tokens(const struct kn_batch *b, int32_t seq) {
-    const int32_t *start = (const int32_t *)b->seq_start;
-    return start[seq + 1] - start[seq];
+// The tokens of a sequence that are to be done: how many, from *first on. Not positive: none.
+static int32_t seq_tokens(const struct kn_attn *p, int32_t seq, int32_t *first) {
+    const int32_t *start = (const int32_t *)p->batch->seq_start;
+    int32_t begin = start[seq], end = start[seq + 1];
+    if (p->token_end > 0) {
+        begin = begin > p->token_begin ? begin : p->token_begin;
+        end = end < p->token_end ? end : p->token_end;
+    }
+    *first = begin;
+    return end - begin;
 }
 
 static int32_t seq_units(const struct cursor *c, int32_t seq) {
-    int32_t n = seq_tokens(c->p->batch, seq);
+    int32_t first, n = seq_tokens(c->p, seq, &first);
     return n <= 0 ? 0 : ((n - 1) / c->tokens + 1) * c->parts * c->p->shape.kv_heads;
 }
 
 // The cursor's unit. Tokens run from the last ones, which see most, to the first.
 static void cursor_unit(const struct cursor *c, struct unit *u) {
-    const struct kn_batch *b = c->p->batch;
-    int32_t n = seq_tokens(b, c->seq), tiles = (n - 1) / c->tokens + 1;
+    int32_t start, n = seq_tokens(c->p, c->seq, &start), tiles = (n - 1) / c->tokens + 1;
     int32_t tile = tiles - 1 - c->at % tiles, part = c->at / tiles % c->parts;
     u->seq = c->seq;
     u->head = c->at / tiles / c->parts;
     u->first = u->head * c->group + part * c->heads;
     u->heads = c->group - part * c->heads < c->heads ? c->group - part * c->heads : c->heads;
-    u->token = ((const int32_t *)b->seq_start)[c->seq] + tile * c->tokens;
+    u->token = start + tile * c->tokens;
     u->tokens = n - tile * c->tokens < c->tokens ? n - tile * c->tokens : c->tokens;
     int32_t first = INT32_MAX, last = 0;
     for (int32_t i = 0; i < u->tokens; i++) {
@@ -412,9 +418,10 @@ void ISA(cpu_attn)(const void *params, struct cpu_task *t) {
     if (!p->outq || fused_q8(p, &c))
         return;
     cpu_barrier(t); // Q8 blocks that two units share
-    int32_t width = p->heads * p->shape.head_dim;
-    for (int32_t begin, end; row_claim(t, p->batch->n_tokens, width, &begin, &end);)
-        for (int32_t r = begin; r < end; r++)
+    int32_t width = p->heads * p->shape.head_dim, first = p->token_begin;
+    int32_t n = (p->token_end > 0 ? p->token_end : p->batch->n_tokens) - first;
+    for (int32_t begin, end; row_claim(t, n, width, &begin, &end);)
+        for (int32_t r = first + begin; r < first + end; r++)
             row_quantize((const float *)p->out + r * p->ldout, width,
                          (struct cpu_q8_block *)p->outq + (int64_t)r * (width / Q8_VALUES));
 }
