@@ -95,6 +95,7 @@ struct mdl_forward {
     kn_addr taped[MDL_TAPE_KINDS];
 
     double attn_work; // query-key pairs of one layer and head
+    double slice_ns;  // work recorded between two looks at the clock
     double scale;     // measured time of a slice over its estimate
 };
 

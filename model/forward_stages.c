@@ -250,7 +250,6 @@ static enum err stage_attn(struct mdl_forward *f, struct mdl__account *a) {
     const struct mdl_matrix *o = &layer(f)->o;
     if (!f->at.done)
         f->taped[MDL_TAPE_ATTN_OUT] = place(f, MDL_TAPE_ATTN_OUT, o->k);
-    bool plain = f->hooks || f->taped[MDL_TAPE_ATTN_OUT] || prunes(f) || takes(o, KN_FORM_PLAIN);
     double flops = f->attn_work / f->at.rows * 4.0 * o->k;
     int32_t rest = f->at.rows - f->at.done;
     int32_t count = cut(f, a, rest, flops * NS_PER_FLOP * rest, CUT_TOKENS);
@@ -266,8 +265,6 @@ static enum err stage_attn(struct mdl_forward *f, struct mdl__account *a) {
                         .token_end = f->at.done + count};
     p.q = qkv_at(f, &p.ldq);
     p.out = attn_at(f, &p.ldout);
-    if (!plain)
-        p.out = 0;
     spend(f, a, 0, flops * count);
     f->at.done += count;
     if (f->at.done == f->at.rows)
