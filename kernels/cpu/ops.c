@@ -62,6 +62,42 @@ static enum err op_quantize(struct kn_queue *q, const struct kn_quantize *p) {
     return cpu_record_op(q, "quantize", isa_of(q)->quantize, p, sizeof *p, NULL);
 }
 
+// Columns [begin, end) of `all`: both 0, or multiples of 32 or the end.
+static bool range_ok(int32_t begin, int32_t end, int32_t all) {
+    if (begin == 0 && end == 0)
+        return true;
+    return begin >= 0 && begin < end && end <= all && begin % CPU_PAIR == 0 &&
+           (end % CPU_PAIR == 0 || end == all);
+}
+
+static enum err op_gemm(struct kn_queue *q, const struct kn_gemm *p) {
+    if (p->rows == 0)
+        return ERR_OK;
+    if (!p->w || !p->x || !p->y)
+        return refuse(q, "gemm", "the weight or an address is missing");
+    bool swiglu = p->epilogue == KN_GEMM_SWIGLU;
+    int32_t n = swiglu ? p->w->n / 2 : p->w->n;
+    if (swiglu && !p->w->gate_up)
+        return refuse(q, "gemm", "the swiglu epilogue needs a weight made with KN_STACK_GATE_UP");
+    if (p->rows < 0 || p->ldy < n || (p->w->form == KN_FORM_PLAIN && p->ldx < p->w->k))
+        return refuse(q, "gemm", "rows or a row distance is wrong");
+    if (!range_ok(p->n_begin, p->n_end, n))
+        return refuse(q, "gemm", "the column range is wrong");
+    return cpu_record_op(q, "gemm", isa_of(q)->gemm, p, sizeof *p, NULL);
+}
+
+static enum err op_gemm_t(struct kn_queue *q, const struct kn_gemm_t *p) {
+    if (p->rows == 0)
+        return ERR_OK;
+    if (!p->w || !p->dy || !p->dx)
+        return refuse(q, "gemm_t", "the weight or an address is missing");
+    if (p->rows < 0 || p->lddy < p->w->n || p->lddx < p->w->k)
+        return refuse(q, "gemm_t", "rows or a row distance is wrong");
+    if (!range_ok(p->k_begin, p->k_end, p->w->k))
+        return refuse(q, "gemm_t", "the column range is wrong");
+    return cpu_record_op(q, "gemm_t", isa_of(q)->gemm_t, p, sizeof *p, NULL);
+}
+
 static enum err op_swiglu(struct kn_queue *q, const struct kn_swiglu *p) {
     if (p->rows == 0)
         return ERR_OK;
@@ -209,6 +245,8 @@ const struct kn_ops kn_ops_cpu = {
     .embed = op_embed,
     .rmsnorm = op_rmsnorm,
     .quantize = op_quantize,
+    .gemm = op_gemm,
+    .gemm_t = op_gemm_t,
     .swiglu = op_swiglu,
     .rope_table = op_rope_table,
     .rope_kv = op_rope_kv,

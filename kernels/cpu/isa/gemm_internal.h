@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the products share. A strip is a block of rows of x times some pairs of panels of one
+// segment; its sums are made in the thread's scratch memory and then finished: bias, epilogue,
+// columns outside the asked range left alone. See gemm.c for the order of the sums.
+#pragma once
+#include "kernels/cpu/isa/vec.h"
+#include "kernels/cpu/weight.h"
+
+enum { GEMM_RUN = 256 }; // sums over k of plain types are made in runs of this many columns
+
+struct gemm_strip {
+    const struct kn_gemm *p;
+    const struct cpu_segment *seg;
+    int32_t pair0, pairs;
+    int32_t row0, rows;
+    char *scratch; // CPU_SCRATCH_BYTES
+};
+
+// Columns of y to make: [begin, end).
+static inline void gemm_range(const struct kn_gemm *p, int32_t *begin, int32_t *end) {
+    int32_t all = p->epilogue == KN_GEMM_SWIGLU ? p->w->n / 2 : p->w->n;
+    *begin = p->n_begin;
+    *end = p->n_end ? p->n_end : all;
+}
+
+// Largest pieces that the scratch memory and the caches take; any size gives the same bits.
+int32_t ISA(gemm_float_rows)(const struct kn_weight *w);
+int32_t ISA(gemm_quant_rows)(const struct kn_weight *w);
+void ISA(gemm_float)(const struct gemm_strip *s);
+void ISA(gemm_quant)(const struct gemm_strip *s);
+// sums: [rows][pairs][32].
+void ISA(gemm_finish)(const struct gemm_strip *s, int32_t pair0, int32_t pairs, const float *sums);
+
+// The inner product of the plain types, also used by the transposed product: `rows` rows of x times
+// `nv` panels (at most F_PANELS) of 16 f32 lanes, panels `panel_stride` bytes apart, k columns;
+// sums [rows][ld_sums] at 16 columns a panel. `add`: on top of earlier runs.
+int32_t ISA(gemm_f32_panels)(void); // F_PANELS
+void ISA(gemm_f32_tile)(const float *w, size_t panel_stride, int32_t nv, int32_t k, const float *x,
+                        int64_t ldx, int32_t rows, float *sums, int64_t ld_sums, bool add);
