@@ -46,6 +46,16 @@ static const struct range new_numbers[] = {
     {0x16130, 0x16139}, {0x16d70, 0x16d79}, {0x1ccf0, 0x1ccf9}, {0x1d2c0, 0x1d2d3},
     {0x1e4f0, 0x1e4f9}, {0x1e5f1, 0x1e5fa},
 };
+// Word characters of Unicode 15 to 16 that are no letters: marks and digits.
+static const struct range new_word_chars[] = {
+    {0x897, 0x897},     {0xcf3, 0xcf3},     {0xece, 0xece},     {0x10d40, 0x10d49},
+    {0x10d69, 0x10d6d}, {0x10efc, 0x10eff}, {0x11241, 0x11241}, {0x113b8, 0x113c0},
+    {0x113c2, 0x113c2}, {0x113c5, 0x113c5}, {0x113c7, 0x113ca}, {0x113cc, 0x113d0},
+    {0x113d2, 0x113d2}, {0x113e1, 0x113e2}, {0x116d0, 0x116e3}, {0x11bf0, 0x11bf9},
+    {0x11f00, 0x11f01}, {0x11f03, 0x11f03}, {0x11f34, 0x11f3a}, {0x11f3e, 0x11f42},
+    {0x11f50, 0x11f5a}, {0x13440, 0x13440}, {0x13447, 0x13455}, {0x1611e, 0x16139},
+    {0x16d70, 0x16d79}, {0x1ccf0, 0x1ccf9}, {0x1e08f, 0x1e08f}, {0x1e4ec, 0x1e4f9},
+    {0x1e5ee, 0x1e5ef}, {0x1e5f1, 0x1e5fa}};
 // Numbers of Unicode 17, which the Digits stage (Rust's is_numeric) knows and Oniguruma does not.
 static const struct range newer_numbers[] = {{0x11de0, 0x11de9}, {0x16ff4, 0x16ff6}};
 
@@ -299,9 +309,16 @@ enum err tok__pattern_compile(const char *pattern, size_t len, pcre2_code **out,
 }
 
 pcre2_code *tok__word_char_compile(void) {
-    static const char pattern[] = "[\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{200c}\\x{200d}]";
     pcre2_code *code = NULL;
-    (void)compile(pattern, sizeof(pattern) - 1, &code, NULL);
+    struct buf pattern;
+    buf_init(&pattern, 4096);
+    buf_puts(&pattern, "[\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{200c}\\x{200d}");
+    put_ranges(&pattern, new_letters, COUNT(new_letters));
+    put_ranges(&pattern, new_word_chars, COUNT(new_word_chars));
+    buf_putc(&pattern, ']');
+    if (buf_err(&pattern) == ERR_OK)
+        (void)compile(pattern.data, pattern.len, &code, NULL);
+    buf_fini(&pattern);
     return code;
 }
 

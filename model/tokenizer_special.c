@@ -140,14 +140,17 @@ enum err tok__split_added(struct tok__encoder *e, int pass, size_t begin, size_t
         at = to;
         if (c.best->single_word && !stands_alone(e, from, to, begin, end))
             continue;
+        // An rstrip before may have taken text beyond `from`, so `done` can be on either side of it.
         if (c.best->lstrip)
-            from = space_begin(e, from, done < from ? done : from);
+            from = done < from ? space_begin(e, from, done) : done;
         if (c.best->rstrip) {
             if (to < space_known)
                 to = space_known;
             else
                 to = space_known = space_end(e, to, end);
         }
+        if (from >= to)
+            continue; // stripped away: nothing of it is left
         enum err err = split_rest(e, pass, done, from);
         if (err == ERR_OK)
             err = tok__emit(e, c.best->id);
