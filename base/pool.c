@@ -1,26 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
+// A run has a state word: its number, whether it is closed, and how many workers are in it. A worker
+// enters the run that is open, once; thread 0 closes the run when it has returned from fn and waits
+// until nobody is inside. fn and arg change only while the run is closed and empty.
 #include "base/pool.h"
-#include "base/clock.h"
+#include "base/gate.h"
 #include "base/mem.h"
-#include <limits.h>
-#include <linux/futex.h>
+#include "base/thread.h"
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdint.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
-enum {
-    SPIN_NS = 30000, // about what sleeping and waking cost together
-    CACHE_LINE = 64,
-};
-
-// A word that others change and that threads wait for: spin, then sleep.
-struct gate {
-    _Alignas(CACHE_LINE) _Atomic uint32_t word;
-    _Alignas(CACHE_LINE) _Atomic int sleepers;
-};
+#define RUN_CLOSED ((uint64_t)1 << 31)
+#define RUN_INSIDE (RUN_CLOSED - 1) // mask of the count
+#define RUN_NUMBER(state) ((uint32_t)((state) >> 32))
 
 struct worker {
     struct pool *pool;
@@ -29,112 +22,106 @@ struct worker {
 };
 
 struct pool {
-    struct gate start; // counts runs; workers wait for it between runs
-    struct gate meet;  // counts barriers
-    _Alignas(CACHE_LINE) _Atomic int arrived;
-    _Alignas(CACHE_LINE) int nt;
+    struct gate start; // the number of the last run; workers wait for it
+    struct gate done;  // counts how often the last worker left a closed run
+    struct gate came;  // workers that have left the run, for pool_run
+    _Alignas(64) _Atomic uint64_t state;
+    _Alignas(64) int nt;
     int spins; // pauses before a waiter sleeps
     bool stop;
     pool_fn fn;
     void *arg;
-    pthread_mutex_t lock; // one pool_run at a time
-    int started;          // workers that exist
+    struct lock lock; // one run at a time
+    uint32_t run;     // number of the last run
+    int started;      // workers that exist
     struct worker workers[];
 };
 
-static inline void cpu_pause(void) {
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
+// Enters the open run unless it is number `last`. Its number, or `last`.
+static uint32_t enter(struct pool *p, uint32_t last) {
+    uint64_t s = atomic_load_explicit(&p->state, memory_order_relaxed);
+    do {
+        if ((s & RUN_CLOSED) || RUN_NUMBER(s) == last)
+            return last;
+    } while (!atomic_compare_exchange_weak_explicit(&p->state, &s, s + 1, memory_order_acquire,
+                                                    memory_order_relaxed));
+    return RUN_NUMBER(s);
 }
 
-static long futex(_Atomic uint32_t *word, int op, uint32_t val) {
-    return syscall(SYS_futex, word, op | FUTEX_PRIVATE_FLAG, val, NULL, NULL, 0);
-}
-
-static void gate_open(struct gate *g) {
-    atomic_fetch_add(&g->word, 1);
-    // A sleeper counts itself before the kernel compares the word, so either it is seen here or its
-    // futex call returns at once.
-    if (atomic_load(&g->sleepers))
-        futex(&g->word, FUTEX_WAKE, INT_MAX);
-}
-
-// Waits until the word is no longer `old`.
-static void gate_wait(struct gate *g, uint32_t old, int spins) {
-    for (int i = 0; i < spins; i++) {
-        if (atomic_load_explicit(&g->word, memory_order_acquire) != old)
-            return;
-        cpu_pause();
-    }
-    atomic_fetch_add(&g->sleepers, 1);
-    while (atomic_load(&g->word) == old)
-        futex(&g->word, FUTEX_WAIT, old);
-    atomic_fetch_sub(&g->sleepers, 1);
-}
-
-bool pool_meet(struct pool *p) {
-    if (p->nt == 1)
-        return true;
-    // The word cannot move before this thread has arrived.
-    uint32_t old = atomic_load_explicit(&p->meet.word, memory_order_relaxed);
-    if (atomic_fetch_add(&p->arrived, 1) == p->nt - 1)
-        return true;
-    gate_wait(&p->meet, old, p->spins);
-    return false;
-}
-
-void pool_release(struct pool *p) {
-    if (p->nt == 1)
-        return;
-    atomic_store_explicit(&p->arrived, 0, memory_order_relaxed);
-    gate_open(&p->meet);
+static void leave(struct pool *p) {
+    uint64_t s = atomic_fetch_sub(&p->state, 1) - 1;
+    if ((s & RUN_CLOSED) && !(s & RUN_INSIDE))
+        gate_set(&p->done, RUN_NUMBER(s));
 }
 
 static void *worker_main(void *arg) {
     struct worker *w = arg;
     struct pool *p = w->pool;
-    for (uint32_t run = 0;; run++) {
-        gate_wait(&p->start, run, p->spins);
+    uint32_t seen = 0, last = 0;
+    for (;;) {
+        gate_wait(&p->start, seen, p->spins);
+        seen = atomic_load_explicit(&p->start.word, memory_order_acquire);
         if (p->stop)
             return NULL;
+        uint32_t run = enter(p, last);
+        if (run == last)
+            continue;
+        last = run;
         p->fn(p->arg, w->tid, p->nt);
-        pool_barrier(p);
+        leave(p);
     }
+}
+
+static void open_run(struct pool *p, pool_fn fn, void *arg) {
+    p->fn = fn;
+    p->arg = arg;
+    atomic_store_explicit(&p->came.word, 0, memory_order_relaxed);
+    if (++p->run == 0) // 0 is what workers start from
+        p->run = 1;
+    atomic_store(&p->state, (uint64_t)p->run << 32);
+    gate_set(&p->start, p->run);
+}
+
+static void close_run(struct pool *p) {
+    if (!(atomic_fetch_or(&p->state, RUN_CLOSED) & RUN_INSIDE))
+        return;
+    for (uint32_t done; (done = atomic_load(&p->done.word)) != p->run;)
+        gate_wait(&p->done, done, p->spins);
+}
+
+void pool_share(struct pool *p, pool_fn fn, void *arg) {
+    lock_take(&p->lock);
+    if (p->nt == 1) {
+        fn(arg, 0, 1);
+    } else {
+        open_run(p, fn, arg);
+        fn(arg, 0, p->nt);
+        close_run(p);
+    }
+    lock_drop(&p->lock);
+}
+
+struct every {
+    struct pool *pool;
+    pool_fn fn;
+    void *arg;
+};
+
+static void run_every(void *arg, int tid, int nt) {
+    struct every *e = arg;
+    e->fn(e->arg, tid, nt);
+    struct gate *came = &e->pool->came;
+    gate_add(came, 1);
+    if (tid != 0)
+        return;
+    // Thread 0 keeps the run open until all have been in it.
+    for (uint32_t n; (n = atomic_load(&came->word)) != (uint32_t)nt;)
+        gate_wait(came, n, e->pool->spins);
 }
 
 void pool_run(struct pool *p, pool_fn fn, void *arg) {
-    pthread_mutex_lock(&p->lock);
-    p->fn = fn;
-    p->arg = arg;
-    if (p->nt > 1)
-        gate_open(&p->start);
-    fn(arg, 0, p->nt);
-    pool_barrier(p);
-    pthread_mutex_unlock(&p->lock);
-}
-
-// Pauses that take about SPIN_NS. Their length differs by a factor of ten between CPUs.
-static int spins_for(const struct pool_config *cfg) {
-    cpu_set_t own;
-    int cpus = cfg->cpus ? cfg->n_cpus : 0;
-    if (!cfg->cpus)
-        cpus = sched_getaffinity(0, sizeof own, &own) == 0 ? CPU_COUNT(&own) : cfg->threads;
-    if (cfg->threads > cpus) // whoever spins holds up another of our own threads
-        return 0;
-    enum { SAMPLE = 200 };
-    int64_t best = INT64_MAX;
-    for (int round = 0; round < 3; round++) {
-        int64_t t0 = clock_mono_ns(&clock_system);
-        for (int i = 0; i < SAMPLE; i++)
-            cpu_pause();
-        int64_t t = clock_mono_ns(&clock_system) - t0;
-        best = t < best ? t : best;
-    }
-    int64_t n = (int64_t)SPIN_NS * SAMPLE / (best > 0 ? best : 1);
-    return n < 100 ? 100 : n > 30000 ? 30000 : (int)n;
+    struct every e = {p, fn, arg};
+    pool_share(p, run_every, &e);
 }
 
 static void set_cpus(pthread_attr_t *attr, const struct pool_config *cfg, int tid) {
@@ -152,18 +139,29 @@ static void set_cpus(pthread_attr_t *attr, const struct pool_config *cfg, int ti
         (void)pthread_attr_setaffinity_np(attr, sizeof set, &set);
 }
 
-static int start_worker(struct pool *p, const struct pool_config *cfg, int tid) {
+static bool start_worker(struct pool *p, const struct pool_config *cfg, int tid) {
     struct worker *w = &p->workers[tid - 1];
     *w = (struct worker){.pool = p, .tid = tid};
     pthread_attr_t attr;
     if (pthread_attr_init(&attr) != 0)
-        return -1;
+        return false;
     set_cpus(&attr, cfg, tid);
     int rc = pthread_create(&w->thread, &attr, worker_main, w);
     pthread_attr_destroy(&attr);
     if (rc != 0) // affinity that the kernel refuses fails the creation
         rc = pthread_create(&w->thread, NULL, worker_main, w);
-    return rc;
+    if (rc == 0)
+        (void)pthread_setname_np(w->thread, "compute");
+    return rc == 0;
+}
+
+// Spinning helps only where each thread has a CPU to itself; else it holds up another of ours.
+static int spins_for(const struct pool_config *cfg) {
+    cpu_set_t own;
+    int cpus = cfg->n_cpus;
+    if (!cfg->cpus)
+        cpus = sched_getaffinity(0, sizeof own, &own) == 0 ? CPU_COUNT(&own) : cfg->threads;
+    return cfg->threads > 1 && cfg->threads <= cpus ? gate_spins() : 0;
 }
 
 enum err pool_create(const struct pool_config *cfg, struct pool **out, struct err_info *info) {
@@ -172,17 +170,16 @@ enum err pool_create(const struct pool_config *cfg, struct pool **out, struct er
         return err_set(info, ERR_INVALID, "threads", "threads must be 1 to %d, not %d",
                        POOL_MAX_THREADS, cfg->threads);
     size_t bytes = sizeof(struct pool) + (size_t)(cfg->threads - 1) * sizeof(struct worker);
-    struct pool *p = mem_aligned(CACHE_LINE, bytes);
+    struct pool *p = mem_aligned(64, bytes);
     if (!p)
         return err_set(info, ERR_NOMEM, NULL, "no memory for the thread pool");
-    *p = (struct pool){.nt = cfg->threads, .spins = cfg->threads > 1 ? spins_for(cfg) : 0};
-    pthread_mutex_init(&p->lock, NULL);
+    *p = (struct pool){.nt = cfg->threads, .spins = spins_for(cfg), .state = RUN_CLOSED};
+    lock_init(&p->lock);
     for (int tid = 1; tid < p->nt; tid++, p->started++) {
-        if (start_worker(p, cfg, tid) != 0) {
-            enum err e =
-                err_set(info, ERR_NOMEM, NULL, "cannot start compute thread %d of %d", tid, p->nt);
+        if (!start_worker(p, cfg, tid)) {
+            int n = p->nt;
             pool_destroy(p);
-            return e;
+            return err_set(info, ERR_NOMEM, NULL, "cannot start compute thread %d of %d", tid, n);
         }
     }
     *out = p;
@@ -193,13 +190,17 @@ void pool_destroy(struct pool *p) {
     if (!p)
         return;
     p->stop = true;
-    gate_open(&p->start);
+    gate_add(&p->start, 1);
     for (int i = 0; i < p->started; i++)
         pthread_join(p->workers[i].thread, NULL);
-    pthread_mutex_destroy(&p->lock);
+    lock_fini(&p->lock);
     mem_free(p);
 }
 
 int pool_threads(const struct pool *p) {
     return p->nt;
+}
+
+int pool_spins(const struct pool *p) {
+    return p->spins;
 }

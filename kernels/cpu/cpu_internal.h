@@ -2,11 +2,12 @@
 // Inside the CPU backend: how an operation is recorded, how the pool's threads share it, and the
 // table of functions that exist once per ISA level.
 //
-// A command is a function and a copy of its parameters. Every pool thread calls the function with
-// its own cpu_task; between two commands all threads meet at a barrier. Work is claimed in chunks
-// from a shared counter (cpu_claim), so that a thread that lost its core holds up one chunk, not a
-// fixed share. What a chunk computes never depends on who computes it or on how many threads there
-// are.
+// A command is a function and a copy of its parameters. The pool's threads call the function, each
+// with its own cpu_task, and share the work by claiming chunks from a counter (cpu_claim). A thread
+// that has lost its core is not waited for unless it holds a chunk: it may come late to a command,
+// or not at all. So a function does its work in claimed chunks only, and before the first claim it
+// changes nothing that others see. The next command starts when all who came have returned. What a
+// chunk computes never depends on who computes it or on how many threads there are.
 //
 // Each `.c` under isa/ is compiled once per ISA level with KN_ISA set to avx512, avx2 or portable;
 // ISA(x) of isa/isa.h gives a function its suffix. 16-lane vectors come from isa/vec.h.
@@ -21,9 +22,13 @@ enum {
     CPU_SCRATCH_BYTES = 1 << 20, // per thread, 64-byte aligned, L2-sized
 };
 
+struct cpu_command;
+
 struct cpu_task {
-    int tid, nt; // this thread, threads
+    int tid, nt; // this thread, threads that may come
     struct kn_device *device;
+    struct kn_queue *queue;
+    struct cpu_command *command;
     void *scratch; // CPU_SCRATCH_BYTES of this thread's own; content is lost between commands
     _Atomic int32_t *next; // the command's claim counter, 0 when the command starts
     _Atomic int *failed;   // enum err; the first one stored wins
@@ -39,10 +44,7 @@ struct kn_device *cpu_queue_device(struct kn_queue *q);
 
 // Claims the next chunk index below n; false when none is left.
 static inline bool cpu_claim(struct cpu_task *t, int32_t n, int32_t *i) {
-    if (t->nt == 1 ||
-        n == 1) { // no sharing: still one shared counter, but no locked instruction needed
-        if (t->nt > 1 && t->tid != 0)
-            return false;
+    if (t->nt == 1) { // nobody to share with: no locked instruction needed
         *i = atomic_load_explicit(t->next, memory_order_relaxed);
         atomic_store_explicit(t->next, *i + 1, memory_order_relaxed);
         return *i < n;
@@ -52,7 +54,8 @@ static inline bool cpu_claim(struct cpu_task *t, int32_t n, int32_t *i) {
 }
 
 void cpu_fail(struct cpu_task *t, enum err e);
-// All threads of the command meet (for commands of two phases); resets the claim counter.
+// All threads that have come to the command meet (for commands of two phases): what was claimed
+// before is done, the claim counter is 0 again, and no more threads come.
 void cpu_barrier(struct cpu_task *t);
 
 // A block of 32 activations as the integer products read it: value = d * q.

@@ -1,19 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 // Commands are recorded into blocks that are kept from step to step, and run when the host waits:
 // the waiting thread is thread 0 of the pool. Invariants:
-// 1. Commands run in the order of recording; between two of them all threads meet.
-// 2. Whether to go on after a command is decided once, by the last thread to arrive, so that no
-//    thread can run a command that another one skips.
-// 3. A recorded command does not move until the wait that runs it has returned.
+// 1. Commands run in the order of recording, one at a time: `current` is the one that threads may
+//    come to.
+// 2. A thread comes to a command (come_to) unless it is closed, and leaves it (leave). The last one
+//    to leave closes it; so does the last one to reach a barrier in it. Both are one word, so that
+//    nobody can come to a command that is over.
+// 3. Who closes a finished command decides alone how it goes on: with the next one, or, after an
+//    error, not at all.
+// 4. A recorded command does not move until the wait that runs it has returned.
 #include "base/arena.h"
+#include "base/gate.h"
 #include "base/mem.h"
 #include "kernels/cpu/cpu_device.h"
 #include <string.h>
 
 enum { BLOCK_COMMANDS = 64, COPY_CHUNK = 1 << 18 };
 
-struct command {
-    _Alignas(64) _Atomic int32_t next; // claim counter, on a line of its own
+// A command's state: threads that have come, of these arrived at its end (or at its next barrier),
+// and whether more may come.
+enum { COME_ONE = 1, COME_MASK = 0x7fff, ARRIVED_SHIFT = 15, ARRIVED_ONE = 1 << ARRIVED_SHIFT };
+#define CLOSED ((uint32_t)1 << 31)
+
+struct cpu_command {
+    _Alignas(64) _Atomic int32_t next; // claim counter, on one line with the state
+    _Atomic uint32_t state;
     _Alignas(64) cpu_run_fn fn;
     const char *name;
     _Alignas(16) char params[CPU_PARAM_BYTES];
@@ -21,7 +32,7 @@ struct command {
 
 struct block {
     struct block *next;
-    struct command commands[BLOCK_COMMANDS];
+    struct cpu_command commands[BLOCK_COMMANDS];
 };
 
 struct kn_queue {
@@ -31,8 +42,9 @@ struct kn_queue {
     struct arena staged;
     struct err_info error; // code ERR_OK: none; set while recording or by the run
     // While the commands run:
-    _Atomic int failed; // enum err of the first failure
-    bool stop;          // written between two commands only
+    struct gate current; // index of the command that runs; n when all is over
+    struct gate phase;   // counts barriers inside commands
+    _Atomic int failed;  // enum err of the first failure
     const char *failed_name;
 };
 
@@ -42,9 +54,10 @@ struct kn_device *cpu_queue_device(struct kn_queue *q) {
 
 enum err cpu_queue_create(struct kn_device *d, struct kn_queue **out) {
     *out = NULL;
-    struct kn_queue *q = mem_zalloc(sizeof *q);
+    struct kn_queue *q = mem_aligned(64, sizeof *q);
     if (!q)
         return ERR_NOMEM;
+    memset(q, 0, sizeof *q);
     q->device = d;
     arena_init(&q->staged, 0);
     q->first = q->last = mem_aligned(64, sizeof *q->first);
@@ -74,7 +87,7 @@ enum err cpu_queue_fail(struct kn_queue *q, enum err e, const char *name, const 
     return e == ERR_NOMEM ? e : ERR_OK;
 }
 
-static struct command *next_slot(struct kn_queue *q) {
+static struct cpu_command *next_slot(struct kn_queue *q) {
     int at = q->n % BLOCK_COMMANDS;
     if (at == 0 && q->n > 0) {
         if (!q->last->next) {
@@ -99,10 +112,11 @@ enum err cpu_record_op(struct kn_queue *q, const char *name, cpu_run_fn fn, cons
         return cpu_queue_fail(q, ERR_UNSUPPORTED, name, "not built for this CPU");
     if (bytes > CPU_PARAM_BYTES)
         return cpu_queue_fail(q, ERR_INTERNAL, name, "too many parameters");
-    struct command *c = next_slot(q);
+    struct cpu_command *c = next_slot(q);
     if (!c)
         return cpu_queue_fail(q, ERR_NOMEM, name, "no memory to record it");
     atomic_store_explicit(&c->next, 0, memory_order_relaxed);
+    atomic_store_explicit(&c->state, 0, memory_order_relaxed);
     c->fn = fn;
     c->name = name;
     if (bytes)
@@ -131,37 +145,111 @@ void cpu_fail(struct cpu_task *t, enum err e) {
     atomic_compare_exchange_strong(t->failed, &none, (int)e);
 }
 
+static bool come_to(struct cpu_command *c) {
+    uint32_t s = atomic_load_explicit(&c->state, memory_order_relaxed);
+    do {
+        if (s & CLOSED)
+            return false;
+    } while (!atomic_compare_exchange_weak_explicit(&c->state, &s, s + COME_ONE,
+                                                    memory_order_acquire, memory_order_relaxed));
+    return true;
+}
+
+// True for the last of those who have come; the command is then closed to others.
+static bool last_to_arrive(struct cpu_command *c) {
+    uint32_t s = atomic_load_explicit(&c->state, memory_order_relaxed), to;
+    do {
+        uint32_t come = s & COME_MASK, arrived = (s & ~CLOSED) >> ARRIVED_SHIFT;
+        to = arrived + 1 == come ? come | CLOSED : s + ARRIVED_ONE;
+    } while (!atomic_compare_exchange_weak_explicit(&c->state, &s, to, memory_order_acq_rel,
+                                                    memory_order_relaxed));
+    return (to >> ARRIVED_SHIFT) == CLOSED >> ARRIVED_SHIFT;
+}
+
 void cpu_barrier(struct cpu_task *t) {
-    struct pool *p = t->device->pool;
-    if (pool_meet(p)) {
+    struct kn_queue *q = t->queue;
+    if (t->nt == 1) {
         atomic_store_explicit(t->next, 0, memory_order_relaxed);
-        pool_release(p);
+        return;
+    }
+    uint32_t phase = atomic_load_explicit(&q->phase.word, memory_order_relaxed);
+    if (last_to_arrive(t->command)) {
+        atomic_store_explicit(t->next, 0, memory_order_relaxed);
+        gate_set(&q->phase, phase + 1);
+    } else {
+        gate_wait(&q->phase, phase, pool_spins(q->device->pool));
+    }
+}
+
+// What comes after command i, decided by the last thread to leave it.
+static uint32_t after(struct kn_queue *q, const struct cpu_command *c, uint32_t i) {
+    if (atomic_load_explicit(&q->failed, memory_order_relaxed) == ERR_OK)
+        return i + 1;
+    q->failed_name = c->name;
+    return (uint32_t)q->n;
+}
+
+static struct cpu_task make_task(struct kn_queue *q, int tid, int nt) {
+    return (struct cpu_task){
+        .tid = tid,
+        .nt = nt,
+        .device = q->device,
+        .queue = q,
+        .scratch = q->device->scratch + (size_t)tid * CPU_SCRATCH_BYTES,
+        .failed = &q->failed,
+    };
+}
+
+// A place in the list of blocks that only moves on.
+struct cursor {
+    struct block *block;
+    uint32_t first; // index of the block's first command
+};
+
+static struct cpu_command *command_at(struct cursor *c, uint32_t i) {
+    while (i - c->first >= BLOCK_COMMANDS) {
+        c->block = c->block->next;
+        c->first += BLOCK_COMMANDS;
+    }
+    return &c->block->commands[i - c->first];
+}
+
+static void run_alone(struct kn_queue *q) {
+    struct cpu_task t = make_task(q, 0, 1);
+    struct cursor at = {q->first, 0};
+    for (uint32_t i = 0; i < (uint32_t)q->n;) {
+        struct cpu_command *c = command_at(&at, i);
+        t.next = &c->next;
+        c->fn(c->params, &t);
+        i = after(q, c, i);
     }
 }
 
 static void run_commands(void *arg, int tid, int nt) {
     struct kn_queue *q = arg;
-    struct kn_device *d = q->device;
-    struct cpu_task t = {
-        .tid = tid,
-        .nt = nt,
-        .device = d,
-        .scratch = d->scratch + (size_t)tid * CPU_SCRATCH_BYTES,
-        .failed = &q->failed,
-    };
-    struct block *b = q->first;
-    for (int i = 0; i < q->n && !q->stop; i++) {
-        if (i > 0 && i % BLOCK_COMMANDS == 0)
-            b = b->next;
-        struct command *c = &b->commands[i % BLOCK_COMMANDS];
-        t.next = &c->next;
-        c->fn(c->params, &t);
-        if (pool_meet(d->pool)) {
-            q->stop = atomic_load_explicit(&q->failed, memory_order_relaxed) != ERR_OK;
-            if (q->stop)
-                q->failed_name = c->name;
-            pool_release(d->pool);
+    if (nt == 1) {
+        run_alone(q);
+        return;
+    }
+    struct cpu_task t = make_task(q, tid, nt);
+    struct cursor at = {q->first, 0};
+    int spins = pool_spins(q->device->pool);
+    for (;;) {
+        uint32_t i = atomic_load_explicit(&q->current.word, memory_order_acquire);
+        if (i >= (uint32_t)q->n)
+            return;
+        struct cpu_command *c = command_at(&at, i);
+        bool last = false;
+        if (come_to(c)) {
+            t.command = c;
+            t.next = &c->next;
+            c->fn(c->params, &t);
+            last = last_to_arrive(c);
         }
+        if (last)
+            gate_set(&q->current, after(q, c, i));
+        else
+            gate_wait(&q->current, i, spins);
     }
 }
 
@@ -174,9 +262,9 @@ enum err cpu_queue_submit(struct kn_queue *q) {
 static void run_recorded(struct kn_queue *q) {
     if (q->n == 0)
         return;
-    q->stop = false;
+    atomic_store_explicit(&q->current.word, 0, memory_order_relaxed);
     atomic_store_explicit(&q->failed, ERR_OK, memory_order_relaxed);
-    pool_run(q->device->pool, run_commands, q);
+    pool_share(q->device->pool, run_commands, q);
     int e = atomic_load_explicit(&q->failed, memory_order_relaxed);
     if (e) // it ran before anything that was refused while recording
         err_set(&q->error, (enum err)e, NULL, "operation '%s': %s", q->failed_name,

@@ -226,7 +226,7 @@ enum err cpu_weight_create(struct kn_device *d, const struct kn_weight_spec *spe
         at += (size_t)w->segments[i].pairs * w->segments[i].pair_bytes;
     }
     struct pack job = {.w = w, .parts = parts};
-    pool_run(d->pool, run_pack, &job);
+    pool_share(d->pool, run_pack, &job);
     *out = w;
     return ERR_OK;
 }

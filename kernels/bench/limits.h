@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the machine can do at most, measured in some milliseconds: the limits that kernels are
+// compared with. One caller at a time.
+#pragma once
+#include "base/err.h"
+#include "base/pool.h"
+
+enum limit {
+    LIMIT_READ, // bytes per second from memory, all threads
+    LIMIT_FMA,  // f32 operations per second, a multiply-add is two
+    LIMIT_DOT,  // 8-bit operations per second of the integer dot product
+    LIMITS
+};
+
+struct limits;
+// isa: "avx512", "avx2" or "portable"; the latter has no dot limit and a rough FMA limit.
+enum err limits_create(struct limits **out, const char *isa, int threads);
+void limits_destroy(struct limits *l);
+double limits_measure(struct limits *l, enum limit what);
+const char *limit_name(enum limit what);
