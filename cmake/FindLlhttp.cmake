@@ -11,6 +11,8 @@ elseif(LLHTTP_INCLUDE_DIR AND EXISTS /usr/share/llhttp/llhttp.c)
     /usr/share/llhttp/api.c /usr/share/llhttp/http.c /usr/share/llhttp/llhttp.c)
   target_include_directories(graft_llhttp SYSTEM PUBLIC "${LLHTTP_INCLUDE_DIR}")
   target_compile_options(graft_llhttp PRIVATE -w)
+  # Version 8 compiles its lenient grammar unless told otherwise; version 9 is strict by itself.
+  target_compile_definitions(graft_llhttp PUBLIC LLHTTP_STRICT_MODE=1)
 else()
   message(FATAL_ERROR "llhttp not found: install libllhttp-dev or node-llhttp")
 endif()
