@@ -31,9 +31,20 @@ struct eng_background {
     // nothing to do.
     int64_t (*run)(void *arg, int64_t budget_us);
     // Serving needs memory: give at least `bytes` of the borrowed range back within one slice.
+    // (eng_background_return, before this returns).
     void (*give_back)(void *arg, size_t bytes);
     void *arg;
 };
+
+// The background's own calls, on the engine thread inside run or give_back. Borrows up to `bytes`
+// more from the top of the KV pool: *at and the result say what is borrowed in all, [*at, *at +
+// result), which grows downwards. Nothing more is lent while requests wait, and for a while after
+// give_back was called.
+size_t eng_background_borrow(struct eng *e, size_t bytes, kn_addr *at);
+// Gives everything back but the upper `keep_bytes` (rounded up to whole blocks).
+void eng_background_return(struct eng *e, size_t keep_bytes);
+// Any thread: the background has work again; an idle engine calls run.
+void eng_wake(struct eng *e);
 
 struct eng_config {
     const struct mdl_weights *weights;
@@ -51,6 +62,7 @@ struct eng_config {
     const struct clock *clock; // NULL: system
     const struct log *log;
     struct metrics *metrics;          // NULL: none
+    bool vllm_metrics;                // also under vLLM's names
     const char *model_label;          // for metrics
     struct eng_background background; // zeros: none
     const struct mdl_hooks *hooks;    // NULL: none

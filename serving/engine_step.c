@@ -1,0 +1,331 @@
+// SPDX-License-Identifier: Apache-2.0
+// One turn of the engine: messages, deadlines, admission, planning, one forward, results. README.md,
+// rules 1 to 15, says how a step is put together and why.
+#include "serving/engine_internal.h"
+#include <assert.h>
+
+enum {
+    SHORT_PROMPT = 512, // tokens; a prompt that lacks no more counts for the stretch
+    MAX_SHORT = 8,      // of those that count
+    FIRST_CHUNK = 512,  // while nothing is known about the cost
+    LEAST_CHUNK = 256,  // of a step without decodes
+    MEASURE_EVERY = 64, // steps with prefill between two without, while there are decodes
+};
+static const double solo_step_ns = 400e6; // a step without decodes ends about here: others may come
+static const double long_step_ns = 200e6; // a step beyond this shows signs of life in between
+static const int64_t sign_of_life_ns = 100000000;
+
+static void expire(struct eng *e, int64_t now) {
+    if (now < e->next_deadline)
+        return;
+    e->next_deadline = INT64_MAX;
+    for (struct eng__req *q = e->all, *next; q; q = next) {
+        next = q->all_next;
+        if (q->r.deadline_ns <= now)
+            eng__req_fail(e, q, ERR_DEADLINE);
+        else if (q->r.deadline_ns < e->next_deadline)
+            e->next_deadline = q->r.deadline_ns;
+    }
+}
+
+static int32_t blocks_of(int32_t tokens) {
+    return (tokens + KN_KV_BLOCK - 1) / KN_KV_BLOCK;
+}
+
+// Admission.
+
+// Blocks that admitted prompts still lack, and one for each decode: what is spoken for.
+static int32_t spoken_for(const struct eng *e) {
+    int32_t n = 0;
+    for (int32_t i = 0; i < e->sched.n_running; i++) {
+        const struct eng__seq *s = e->sched.running[i];
+        int32_t lacks = blocks_of(eng__seq_goal(s)) - s->kv.n_blocks;
+        n += s->state == ENG__DECODE ? 1 : lacks > 0 ? lacks : 0;
+    }
+    return n;
+}
+
+// Blocks missing for s to finish its prefill; <= 0: it fits.
+static int32_t lacks_blocks(struct eng *e, const struct eng__seq *s) {
+    const struct eng__req *q = s->req;
+    struct kv_domain domain = {q->r.adapter_version, q->r.cache_salt};
+    const int32_t *tokens = q->memory ? s->tokens : q->r.prompt;
+    int32_t need = blocks_of(eng__seq_goal(s)),
+            available = kv_pool_available(e->pool) - spoken_for(e);
+    if (need <= available) // fits even if nothing is cached
+        return 0;
+    int32_t idle;
+    int32_t found = kv_pool_probe(e->pool, &domain, tokens, eng__seq_match_limit(s), &idle);
+    return need - found / KN_KV_BLOCK - (available - idle);
+}
+
+static bool still_blocked(const struct eng *e, const struct eng__seq *s) {
+    return e->blocked.seq == s && e->blocked.available == kv_pool_available(e->pool) &&
+           e->blocked.n_running == e->sched.n_running && e->blocked.places == e->sched.places;
+}
+
+static bool make_way(struct eng *e, struct eng__seq *s, int32_t lacks) {
+    if (lacks > 0 && eng__ask_back(e, lacks))
+        return true;
+    struct eng__seq *victim = eng__sched_victim(&e->sched, s);
+    if (victim)
+        eng__seq_preempt(e, victim);
+    return victim;
+}
+
+static void admit(struct eng *e) {
+    struct eng__seq *s;
+    while ((s = eng__sched_next(&e->sched)) && !still_blocked(e, s)) {
+        int32_t lacks = lacks_blocks(e, s);
+        if (lacks > 0 || e->sched.places + eng__seq_width(s) > e->cfg.max_num_seqs) {
+            if (make_way(e, s, lacks))
+                continue;
+            e->blocked.seq = s;
+            e->blocked.available = kv_pool_available(e->pool);
+            e->blocked.n_running = e->sched.n_running;
+            e->blocked.places = e->sched.places;
+            return; // nobody overtakes it: a large request must not starve
+        }
+        enum err err = eng__seq_admit(e, s);
+        if (err)
+            eng__req_fail(e, s->req, err);
+    }
+}
+
+// Planning.
+
+// Whether the ring can take n more events of this step; if not, the request pauses until the
+// consumer has read half of it.
+static bool has_room(struct eng *e, struct eng__req *q, int32_t n) {
+    if (q->taken_turn != e->turns) {
+        q->taken_turn = e->turns;
+        q->taken = 0;
+    }
+    if (eng__stream_room(&q->stream, q->n_unended) - q->taken >= n)
+        return true;
+    if (eng__stream_block(&q->stream)) {
+        q->paused = true;
+        e->blocked.seq = NULL; // it may have to make way now
+        e->again = true;
+        return false;
+    }
+    return eng__stream_room(&q->stream, q->n_unended) - q->taken >= n;
+}
+
+// Reserves blocks up to `upto`, at others' expense if need be.
+static enum err reserve(struct eng *e, struct eng__seq *s, int32_t upto, int64_t now) {
+    bool asked = false;
+    for (;;) {
+        int32_t n;
+        enum err err =
+            kv_seq_reserve(&s->kv, e->pool, upto, &e->batch.copies[e->batch.n_copies], &n, now);
+        if (err != ERR_AGAIN) {
+            e->batch.n_copies += n;
+            return err;
+        }
+        if (!asked) {
+            asked = true;
+            if (eng__ask_back(e, blocks_of(upto) - s->kv.n_blocks + 1))
+                continue;
+        }
+        struct eng__seq *victim = eng__sched_victim(&e->sched, s);
+        if (!victim)
+            return err;
+        eng__seq_preempt(e, victim);
+    }
+}
+
+static void plan_decodes(struct eng *e, int32_t n, int64_t now) {
+    for (int32_t i = 0; i < n; i++) {
+        struct eng__seq *s = e->order[i];
+        if (s->state != ENG__DECODE || s->req->paused || !has_room(e, s->req, 1))
+            continue;
+        if (reserve(e, s, s->kv.n_tokens + 1, now)) {
+            eng__seq_preempt(e, s); // all others are senior or in this step already
+            e->again = true;
+            continue;
+        }
+        s->req->taken++;
+        eng__batch_add(&e->batch, s, 1, e->forwards);
+    }
+}
+
+static int32_t first_prefill_position(const struct eng *e) {
+    int32_t first = -1;
+    for (int32_t i = 0; i < e->sched.n_running; i++) {
+        const struct eng__seq *s = e->sched.running[i];
+        if (s->state == ENG__PREFILL && !s->req->paused && s->kv.n_tokens > first)
+            first = s->kv.n_tokens;
+    }
+    return first;
+}
+
+// Prefill tokens of this step, given its decodes.
+static int32_t prefill_budget(struct eng *e) {
+    const struct eng__shape *decodes = &e->batch.shape;
+    int32_t most = e->batch.limits.max_tokens - decodes->rows, first = first_prefill_position(e);
+    if (first < 0)
+        return 0;
+    if (most > e->cfg.max_num_batched_tokens)
+        most = e->cfg.max_num_batched_tokens;
+    if (!decodes->rows) {
+        struct eng__shape one = {.rows = 1};
+        bool known = eng__cost_predict(&e->cost, &one) >= 0;
+        int32_t n =
+            known ? eng__cost_prefill(&e->cost, decodes, first, solo_step_ns, most) : FIRST_CHUNK;
+        n = n > LEAST_CHUNK ? n : LEAST_CHUNK;
+        return n < most ? n : most;
+    }
+    // The yardstick is a step of these decodes alone; where it is not known, this step measures it.
+    if (!eng__cost_knows(&e->cost, decodes->rows) || e->mixed_steps >= MEASURE_EVERY)
+        return 0;
+    int32_t waiting = eng__sched_short_prompts(&e->sched, SHORT_PROMPT);
+    waiting = waiting < 1 ? 1 : waiting > MAX_SHORT ? MAX_SHORT : waiting;
+    double stretch = 1 + (e->cfg.prefill_stretch - 1) * waiting;
+    double limit = stretch * eng__cost_predict(&e->cost, decodes);
+    int32_t n = eng__cost_prefill(&e->cost, decodes, first, limit, most);
+    return n > ENG__MIN_CHUNK ? n : ENG__MIN_CHUNK;
+}
+
+// As much of what s was granted as rows, ring and blocks allow.
+static void plan_prompt(struct eng *e, struct eng__seq *s, int64_t now) {
+    struct eng__req *q = s->req;
+    int32_t n = eng__batch_fit(s, s->planned, eng__batch_rows_left(&e->batch));
+    if (n == 0 || q->paused)
+        return;
+    int32_t rows = eng__batch_rows(s, 1);
+    if (!has_room(e, q, rows))
+        return;
+    n = eng__batch_fit(s, n, eng__stream_room(&q->stream, q->n_unended) - q->taken);
+    int32_t room = (s->kv.n_blocks + kv_pool_available(e->pool)) * KN_KV_BLOCK - s->kv.n_tokens;
+    if (room <= 0)
+        room = KN_KV_BLOCK; // at others' expense
+    n = n < room ? n : room;
+    if (reserve(e, s, s->kv.n_tokens + n, now)) {
+        if (!e->batch.b.n_seqs && s != e->sched.running[0]) {
+            eng__seq_preempt(e, s); // nothing else runs: let a senior have the blocks
+            e->again = true;
+        }
+        return;
+    }
+    q->taken += eng__batch_rows(s, n);
+    eng__batch_add(&e->batch, s, n, e->forwards);
+}
+
+static void plan(struct eng *e, int64_t now) {
+    eng__batch_clear(&e->batch);
+    int32_t n = e->sched.n_running;
+    for (int32_t i = 0; i < n; i++)
+        e->order[i] = e->sched.running[i];
+    plan_decodes(e, n, now);
+    int32_t budget = prefill_budget(e);
+    if (budget > 0)
+        eng__sched_plan_prefill(&e->sched, budget);
+    for (int32_t i = 0; budget > 0 && i < n; i++)
+        if (e->order[i]->state == ENG__PREFILL && e->order[i]->planned > 0)
+            plan_prompt(e, e->order[i], now);
+    bool mixed = e->batch.n_prefill && e->batch.n_prefill < e->batch.b.n_seqs;
+    e->mixed_steps = mixed ? e->mixed_steps + 1 : 0;
+}
+
+// Running.
+
+static enum err copy_blocks(struct eng *e) {
+    for (int32_t i = 0; i < e->batch.n_copies; i++) {
+        // One operation each: a later copy may overwrite what an earlier one read.
+        struct kn_kv_copy c = {
+            .pool = e->kv.pool,
+            .shape = e->kv.shape,
+            .src = &e->batch.copies[i].src,
+            .dst = &e->batch.copies[i].dst,
+            .n = 1,
+        };
+        enum err err = e->cfg.ops->kv_copy(e->queue, &c);
+        if (err)
+            return err;
+    }
+    return ERR_OK;
+}
+
+static enum err forward(struct eng *e, struct err_info *info) {
+    const struct mdl_batch *b = eng__batch_finish(&e->batch);
+    e->forwards++;
+    enum err err = copy_blocks(e);
+    if (!err)
+        err = mdl_forward_begin(e->forward, b, &e->kv, e->cfg.hooks, NULL, info);
+    if (err) {
+        e->cfg.ops->queue_wait(e->queue, NULL); // copies may be recorded already
+        return err;
+    }
+    double expected = eng__cost_predict(&e->cost, &e->batch.shape);
+    bool sliced = expected > long_step_ns || (expected < 0 && b->n_tokens > ENG__MIN_CHUNK);
+    for (bool done = false; !done && !err;) {
+        int64_t now = eng__now(e);
+        atomic_store(&e->last_turn_ns, now);
+        err = mdl_forward_run(e->forward, sliced ? now + sign_of_life_ns : INT64_MAX, &done, info);
+    }
+    return err;
+}
+
+static void fail_step(struct eng *e, enum err err, const struct err_info *info) {
+    log_write(e->cfg.log, LOG_ERROR, "a step of %d sequences failed: %s", (int)e->batch.b.n_seqs,
+              info->message[0] ? info->message : err_text(err));
+    for (int32_t i = 0; i < e->batch.b.n_seqs; i++) {
+        struct eng__req *q = e->batch.entries[i].seq->req;
+        if (!q->finished)
+            eng__req_fail(e, q, err == ERR_NOMEM ? ERR_NOMEM : ERR_DEVICE);
+    }
+}
+
+static void run_step(struct eng *e) {
+    struct err_info info = {0};
+    int64_t begin = eng__now(e);
+    enum err err = forward(e, &info);
+    int64_t now = eng__now(e);
+    if (err) {
+        fail_step(e, err, &info);
+    } else {
+        eng__cost_observe(&e->cost, &e->batch.shape, now - begin);
+        histogram_observe(e->metrics.step, (double)(now - begin) / 1e9);
+        eng__results(e, mdl_forward_samples(e->forward), now);
+    }
+    eng__batch_clear(&e->batch);
+}
+
+static void publish(struct eng *e) {
+    int32_t running = 0;
+    for (int32_t i = 0; i < e->sched.n_running; i++) {
+        struct eng__req *q = e->sched.running[i]->req;
+        running += q->seen_turn != e->turns;
+        q->seen_turn = e->turns;
+    }
+    int32_t waiting = e->n_all - running;
+    atomic_store(&e->running, running);
+    atomic_store(&e->waiting, waiting);
+    atomic_store(&e->busy, e->n_all > 0);
+    metric_set(e->metrics.running, running);
+    metric_set(e->metrics.waiting, waiting);
+    struct kv_stats st;
+    kv_pool_stats(e->pool, &st);
+    eng__metrics_pool(&e->metrics, &st, &e->reported);
+}
+
+bool eng__turn(struct eng *e) {
+    e->turns++;
+    e->again = false;
+    int64_t now = eng__now(e);
+    atomic_store(&e->last_turn_ns, now);
+    bool did = eng__take_messages(e);
+    expire(e, now);
+    admit(e);
+    plan(e, now);
+    bool step = e->batch.b.n_seqs > 0;
+    if (step)
+        run_step(e);
+    publish(e);
+    did = did || step || e->dirty || e->again;
+    eng__flush(e);
+    if (!step && !e->again && eng__background_slice(e)) // only time that serving leaves
+        did = true;
+    return did;
+}
