@@ -157,6 +157,7 @@ static enum err start_engine(struct model_host *h, const struct serve_options *o
         .clock = app->clock,
         .log = log,
         .metrics = metrics,
+        .vllm_metrics = o->vllm_metrics,
         .model_label = app->names[0],
     };
     enum err rc = eng_create(&cfg, &h->engine, info);
