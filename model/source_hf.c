@@ -35,12 +35,14 @@ static enum err open_optional(struct folder *f, const char *name, int *index) {
     if (n < 0 || (size_t)n >= sizeof path)
         return err_set(f->info, ERR_LIMIT, NULL, "the path of %s is too long",
                        mdl_shown(&shown, name, strlen(name)));
-    enum err e = mdl_file_open(f->dirfd, name, path, &s->files[s->n_files], f->info);
+    struct err_info why; // not the caller's: a missing file is no error
+    enum err e = mdl_file_open(f->dirfd, name, path, &s->files[s->n_files], &why);
     if (e == ERR_NOT_FOUND)
         return ERR_OK;
-    if (!e)
-        *index = (int)s->n_files++;
-    return e;
+    if (e)
+        return err_set(f->info, e, NULL, "%s", why.message);
+    *index = (int)s->n_files++;
+    return ERR_OK;
 }
 
 // As above, and the text; *text stays NULL where the file is missing.

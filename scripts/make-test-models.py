@@ -13,6 +13,8 @@ tests/golden/models/README.md describes the files. Needs numpy, gguf, safetensor
 without --no-transformers, torch and transformers.
 """
 import argparse
+import glob
+import hashlib
 import json
 import os
 import shutil
@@ -20,7 +22,7 @@ import struct
 
 import numpy as np
 from gguf import GGMLQuantizationType as QT
-from gguf import GGUFWriter, LlamaFileType, quants
+from gguf import GGUFReader, GGUFWriter, LlamaFileType, quants
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tests", "golden", "models")
@@ -408,6 +410,47 @@ def write_golden(path, m, modelled, exact):
     return effect
 
 
+def raw_tensors(path, names):
+    """(name, dtype, shape, bytes) as the gguf and safetensors packages read them back."""
+    if os.path.isfile(path):
+        tensors = {t.name: t for t in GGUFReader(path).tensors}
+        for name in names:
+            t = tensors[gguf_name(name)]
+            yield name, t.tensor_type.name, [int(d) for d in t.shape[::-1]], t.data.tobytes()
+        return
+    import torch
+    from safetensors import safe_open
+
+    types = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
+    for file in sorted(glob.glob(os.path.join(path, "*.safetensors"))):
+        with safe_open(file, framework="pt") as f:
+            for name in f.keys():
+                t = f.get_tensor(name)
+                yield name, types[t.dtype], list(t.shape), t.view(torch.uint8).numpy().tobytes()
+
+
+def digest(path):
+    """As sha256sum prints it; of a folder, that of what sha256sum prints for its files."""
+    if os.path.isfile(path):
+        return hashlib.sha256(open(path, "rb").read()).hexdigest()
+    first = ["config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json",
+             "chat_template.jinja", "model.safetensors.index.json"]
+    names = [n for n in first if os.path.exists(os.path.join(path, n))]
+    names += [n for n in sorted(os.listdir(path)) if n.endswith(".safetensors")]
+    lines = "".join(f"{digest(os.path.join(path, n))}  {n}\n" for n in names)
+    return hashlib.sha256(lines.encode()).hexdigest()
+
+
+def write_listing(folder):
+    with open(os.path.join(folder, "tensors.txt"), "w", encoding="utf-8") as f:
+        for name, m in MODELS.items():
+            path = os.path.join(folder, name)
+            f.write(f"model {name} {digest(path)}\n")
+            for tensor, dtype, shape, raw in sorted(raw_tensors(path, shapes(m))):
+                sha = hashlib.sha256(raw).hexdigest()[:32]
+                f.write(f"{tensor} {dtype} {'x'.join(map(str, shape))} {sha}\n")
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", nargs="?", default=ROOT)
@@ -425,6 +468,8 @@ def main():
             worst = check_transformers(transformers_model(m, path, values), exact, m)
             line += f"; exact reference within {worst:.1e} of transformers"
         print(line, flush=True)
+    if not args.no_transformers:
+        write_listing(args.folder)
 
 
 if __name__ == "__main__":
