@@ -6,9 +6,10 @@
 // A handler answers in one of two ways, at once or later:
 //   whole:  gw_reply(...)                       exactly once
 //   stream: gw_stream_begin, gw_stream_write*, gw_stream_end     (Transfer-Encoding: chunked)
-// After gw_reply or gw_stream_end the request is gone for the handler. If the client goes away
-// first, `on_close` is called instead, and the request is gone then; whatever it had running must
-// be cancelled.
+// After gw_reply, gw_stream_end or gw_stream_abort the request is gone for the handler. If the client
+// goes away first, `on_close` is called instead, and the request is gone then; whatever it had
+// running must be cancelled. A handler that answers later and sets no on_close must still answer;
+// that answer goes nowhere.
 #pragma once
 #include "base/arena.h"
 #include "base/clock.h"
@@ -81,24 +82,30 @@ struct gw_route {
     void *arg;
 };
 
+// Sizes, times and counts that are 0 take the default in brackets. Everything pointed to outlives
+// the server.
 struct gw_config {
-    const char *host;
+    const char *host;         // NULL: every address
     int port;                 // 0: any free port
     const char *metrics_host; // a listener of its own for /metrics, or NULL
     int metrics_port;
-    int loops;                              // event loop threads
+    int loops;                              // event loop threads [1]
     const char *ssl_certfile, *ssl_keyfile; // both or none
-    size_t max_header_bytes;                // 64 KiB
-    size_t max_body_bytes;                  // one request
+    size_t max_header_bytes;                // [64 KiB]
+    size_t max_body_bytes;                  // one request [32 MiB]
     size_t max_inflight_bytes; // bodies of all requests together; over it: 503 with Retry-After
-    int max_connections;
-    int64_t header_timeout_ns, body_timeout_ns, idle_timeout_ns, write_timeout_ns;
-    size_t stream_high_bytes;        // 64 KiB: gw_stream_full says true above it
+                               // [256 MiB]
+    int max_connections;       // over it: 503 on routes that need a key [10,000]
+    int64_t header_timeout_ns; // from a request's first byte to the end of its head [10 s]
+    int64_t body_timeout_ns;   // for each 64 KiB of a body [30 s]
+    int64_t idle_timeout_ns;   // between requests [75 s]
+    int64_t write_timeout_ns;  // without the client taking a byte [60 s]
+    size_t stream_high_bytes;  // [64 KiB]: gw_stream_full says true above it
     const char *const *cors_origins; // exact origins or "*"
     size_t n_cors_origins;
     const struct gw_route *routes; // outlive the server
     size_t n_routes;
-    struct gw_keys *keys; // NULL: no authentication
+    struct gw_keys *keys; // NULL: no authentication; loopback clients are administrators
     const struct clock *clock;
     const struct log *log;        // server messages
     const struct log *access_log; // NULL: none
@@ -140,13 +147,15 @@ void gw_reply(struct gw_request *r, int status, const char *content_type, const 
 void gw_reply_error(struct gw_request *r, const struct err_info *info);
 void gw_error_body(const struct err_info *info, struct buf *out);
 
+// False: out of memory and nothing was sent; the request still wants gw_reply_error.
 bool gw_stream_begin(struct gw_request *r, int status, const char *content_type);
 void gw_stream_write(struct gw_request *r, const void *p,
                      size_t n); // copied, sent at the loop's next turn
 bool gw_stream_full(
     const struct gw_request *r); // above the high mark: stop producing until on_writable
 void gw_stream_end(struct gw_request *r);
-void gw_stream_abort(struct gw_request *r); // closes the connection without the last chunk
+void gw_stream_abort(
+    struct gw_request *r); // the request ends; closes the connection without the last chunk
 
 // API keys: hashed in memory (SHA-256), compared in constant time.
 struct gw_keys;

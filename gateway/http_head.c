@@ -143,8 +143,6 @@ static enum err check_framing(struct gw_parse *p, struct err_info *info) {
 
 enum err gw__head_check(struct gw_parse *p, struct err_info *info) {
     const llhttp_t *l = &p->llhttp;
-    if (l->http_major != 1 || l->http_minor > 1)
-        return err_set(info, ERR_INVALID, NULL, "only HTTP/1.1 and HTTP/1.0 are spoken here");
     enum err e = index_fields(p, info);
     if (e)
         return e;

@@ -162,6 +162,8 @@ void gw_parse_next(struct gw_parse *p) {
     p->discard = p->complete = p->chunked = false;
     p->lead = 0;
     p->first_line = true;
+    p->words = 0;
+    p->version = 0;
     p->prev = 0;
     p->failed = ERR_OK;
     p->stage = GW_PARSE_IN_HEAD;
@@ -173,38 +175,46 @@ bool gw_parse_started(const struct gw_parse *p) {
     return p->bytes > 0;
 }
 
+// METHOD SP target SP HTTP/1.0 or HTTP/1.1; llhttp speaks other protocols and older versions too.
+static bool request_line_byte(struct gw_parse *p, char c) {
+    static const char version[] = "HTTP/1.";
+    if (c == ' ')
+        return ++p->words <= 2 && p->prev != ' ';
+    if (p->words < 2)
+        return c != '\t';
+    size_t i = p->version++;
+    return i < sizeof version - 1 ? c == version[i]
+                                  : i == sizeof version - 1 && (c == '0' || c == '1');
+}
+
 // Finds the end of the head and checks its lines on the way. Returns how many of the n bytes belong
 // to the head; *end tells whether it ended; false: malformed.
 static bool head_scan(struct gw_parse *p, const char *s, size_t n, size_t *len, bool *end) {
-    char prev = p->prev;
     size_t line = p->line;
     *end = false;
     size_t i = 0;
     while (i < n && !*end) {
         char c = s[i++];
         if (c == '\n') {
-            if (prev != '\r')
+            if (p->prev != '\r' || (p->first_line && p->version != sizeof "HTTP/1.1" - 1))
                 return false;
             *end = line == 0;
             line = 0;
             p->first_line = false;
         } else if (c == '\r') {
-            if (prev == '\r')
+            if (p->prev == '\r')
                 return false;
         } else {
-            if (((unsigned char)c < ' ' && c != '\t') || c == 0x7f || prev == '\r')
+            if (((unsigned char)c < ' ' && c != '\t') || c == 0x7f || p->prev == '\r')
                 return false;
-            if (c == ' ' || c == '\t') {
-                if (line == 0) // a folded line, or a blank before the first field
-                    return false;
-                if (p->first_line && (prev == ' ' || c == '\t'))
-                    return false;
-            }
+            if (line == 0 && (c == ' ' || c == '\t')) // a folded line, or before the first field
+                return false;
+            if (p->first_line && !request_line_byte(p, c))
+                return false;
             line++;
         }
-        prev = c;
+        p->prev = c;
     }
-    p->prev = prev;
     p->line = line;
     *len = i;
     return true;
@@ -252,7 +262,9 @@ static enum gw_parse_event feed_head(struct gw_parse *p, const char *s, size_t n
     bool end;
     if (!head_scan(p, s, n < room ? n : room, &len, &end))
         return bad(p, info, ERR_INVALID,
-                   p->first_line ? "malformed request line" : "malformed header line");
+                   p->first_line
+                       ? "malformed request line; only HTTP/1.1 and HTTP/1.0 are spoken here"
+                       : "malformed header line");
     *used += len;
     p->bytes += len;
     int e = llhttp_execute(&p->llhttp, s, len);

@@ -56,6 +56,8 @@ struct gw_parse {
     unsigned lead;             // bytes of the empty line before the request
     char prev;                 // the last byte of the line structure
     bool first_line, complete; // of the head; llhttp saw the end of the message
+    unsigned words;            // blanks in the request line so far
+    size_t version;            // bytes of its last word
     size_t line;               // bytes of the current line without its end
     const char *mark;          // chunk framing up to here is checked
     size_t framing, framing_run;

@@ -205,6 +205,8 @@ void gw_reply(struct gw_request *r, int status, const char *content_type, const 
         return;
     }
     assert(c->active && !c->stream.begun);
+    if (!c->active || c->stream.begun) // a second answer would reach the next request's client
+        return;
     if (status == 401)
         gw_response_header(r, "WWW-Authenticate", "Bearer");
     if (!append_answer(c, status, content_type, body, len)) {

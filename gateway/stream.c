@@ -17,6 +17,8 @@ bool gw_stream_begin(struct gw_request *r, int status, const char *content_type)
     if (c->state == GW_CONN_DETACHED)
         return true; // what follows goes nowhere
     assert(c->active && !c->stream.begun);
+    if (!c->active || c->stream.begun)
+        return false;
     c->stream.chunked = !c->parse.http10;
     c->stream.no_body = r->method == GW_HEAD;
     if (c->parse.http10)
@@ -41,7 +43,7 @@ void gw_stream_write(struct gw_request *r, const void *p, size_t n) {
     if (c->state == GW_CONN_DETACHED || c->failed || n == 0)
         return;
     assert(c->active && c->stream.begun);
-    if (c->stream.no_body)
+    if (!c->active || c->stream.no_body)
         return;
     size_t high = c->server->cfg.stream_high_bytes;
     if (n > CHUNK_MAX || gw__conn_backlog(c) > high + BEYOND_HIGH) {
@@ -106,6 +108,8 @@ void gw_stream_end(struct gw_request *r) {
         return;
     }
     assert(c->active && c->stream.begun);
+    if (!c->active || !c->stream.begun)
+        return;
     gw__stream_close_chunk(c);
     if (c->stream.chunked && !c->stream.no_body && !c->failed) {
         buf_append(&c->out, "0\r\n\r\n", 5);
@@ -122,6 +126,9 @@ void gw_stream_abort(struct gw_request *r) {
         gw__conn_detached_end(c);
         return;
     }
+    assert(c->active);
+    if (!c->active)
+        return;
     c->failed = true;
     gw__request_end(c, c->stream.begun ? c->stream.status : 500);
 }
