@@ -2,7 +2,7 @@
 // Ids equal to the `tokenizers` library on 10,000 texts (tests/golden/tokenizer/make_golden.py),
 // and what the library has no word for: pieces, limits, raw bytes, texts of a megabyte.
 #include "base/mem.h"
-#include "model/tokenizer.h"
+#include "model/tokenizer_internal.h"
 #include "tests/model/tokenizer_support.h"
 #include <setjmp.h>
 #include <stdarg.h>
@@ -27,57 +27,9 @@ static struct tok_ids encode(const struct tokenizer *t, const char *text, size_t
 
 // --- against the library
 
-static void check_ids_row(const char *row, const struct tok_ids *ids, const char *name) {
-    char *end;
-    long line = strtol(row, &end, 10);
-    for (size_t i = 0; i < ids->n; i++) {
-        long want = *end == ' ' ? strtol(end, &end, 10) : -1;
-        if (want != ids->ids[i])
-            fail_msg("%s, text %ld: id %zu is %d, not %ld", name, line, i, ids->ids[i], want);
-    }
-    if (*end == ' ')
-        fail_msg("%s, text %ld: only %zu ids", name, line, ids->n);
-}
-
-static void check_golden(const struct tokenizer *t, const char *name) {
-    struct golden_texts *g = golden_texts_load();
-    struct golden_rows *expect = golden_rows_load(name, "expect");
-    struct golden_rows *rows = golden_rows_load(name, "ids");
-    assert_int_equal(g->n, 10000);
-    assert_int_equal(expect->n, g->n);
-    size_t wrong = 0;
-    for (size_t i = 0; i < g->n; i++) {
-        struct tok_ids special = encode(t, g->text[i], g->len[i], &full);
-        struct tok_ids literal = encode(t, g->text[i], g->len[i], &plain);
-        char got[2][8], row[16];
-        golden_hash(&special, got[0]);
-        golden_hash(&literal, got[1]);
-        if (special.n == literal.n &&
-            (!special.n || !memcmp(special.ids, literal.ids, special.n * sizeof(*special.ids))))
-            snprintf(row, sizeof(row), "%s", got[0]);
-        else
-            snprintf(row, sizeof(row), "%s %s", got[0], got[1]);
-        if (i % 25 == 0)
-            check_ids_row(rows->row[i / 25], &special, name);
-        if (strcmp(row, expect->row[i]) != 0 && wrong++ < 10) {
-            print_error("%s, text %zu: %s, expected %s; the ids:", name, i, row, expect->row[i]);
-            for (size_t k = 0; k < special.n; k++)
-                print_error(" %d", special.ids[k]);
-            print_error("\n");
-        }
-        tok_ids_fini(&special);
-        tok_ids_fini(&literal);
-    }
-    golden_rows_free(rows);
-    golden_rows_free(expect);
-    golden_texts_free(g);
-    if (wrong)
-        fail_msg("%s: %zu of the texts differ", name, wrong);
-}
-
 static void check_golden_json(const char *name) {
     struct tokenizer *t = golden_tokenizer(name);
-    check_golden(t, name);
+    golden_check(t, name);
     tokenizer_destroy(t);
 }
 
@@ -99,6 +51,24 @@ static void smollm_equals_the_library(void **state) {
 static void added_token_flags_equal_the_library(void **state) {
     (void)state;
     check_golden_json("flags");
+}
+
+// Where PCRE2 has no JIT (not built in, or no executable memory) its interpreter does the work.
+static void without_jit(struct tokenizer *t) {
+    assert_true(t->n_stages > 0);
+    for (size_t i = 0; i < t->n_stages; i++)
+        t->stages[i].jit = false;
+}
+
+static void the_interpreter_equals_the_library(void **state) {
+    (void)state;
+    static const char *const names[] = {"gpt2", "llama3", "smollm"};
+    for (size_t i = 0; i < 3; i++) {
+        struct tokenizer *t = golden_tokenizer(names[i]);
+        without_jit(t);
+        golden_check(t, names[i]);
+        tokenizer_destroy(t);
+    }
 }
 
 // --- round trips
@@ -303,44 +273,41 @@ static void invalid_utf8_is_refused(void **state) {
     tokenizer_destroy(t);
 }
 
-// Long runs of everything: the text comes back, nothing hits a limit of the pattern matcher.
+// A megabyte of one unit, and an x: the text comes back, and no limit of the matcher is hit.
+static void check_run(const struct tokenizer *t, const char *unit) {
+    enum { BYTES = 1 << 20 };
+    char *text = malloc(BYTES + 1);
+    size_t n = strlen(unit), len = 0;
+    assert_non_null(text);
+    for (; len + n <= BYTES; len += n)
+        memcpy(text + len, unit, n);
+    text[len++] = 'x';
+    struct tok_ids ids = encode(t, text, len, &bare);
+    struct buf out;
+    buf_init(&out, 0);
+    assert_int_equal(tokenizer_decode(t, ids.ids, ids.n, false, &out), ERR_OK);
+    assert_int_equal(out.len, len);
+    assert_memory_equal(out.data, text, len);
+    buf_fini(&out);
+    tok_ids_fini(&ids);
+    free(text);
+}
+
 static void a_megabyte_without_a_break_works(void **state) {
     (void)state;
-    static const char *const units[] = {"a",
-                                        "ab",
-                                        " ",
-                                        "\n",
-                                        "\r\n",
-                                        "7",
-                                        "!?",
-                                        "\xe5\xad\x97",
-                                        " \t",
-                                        "'s",
-                                        "\xcc\x81",
-                                        "<|",
-                                        "\xf0\x9f\x98\x80"};
+    static const char *const units[] = {
+        "a",   "ab",           " ",  "\n", "\r\n",     "7",   "!?",
+        " \t", "\xe5\xad\x97", "'s", "<|", "\xcc\x81", " \n", "\xf0\x9f\x98\x80",
+    };
     static const char *const names[] = {"gpt2", "llama3", "smollm"};
-    enum { BYTES = 1 << 20 };
-    char *text = malloc(BYTES + 2);
-    for (size_t k = 0; k < 3; k++) {
-        struct tokenizer *t = golden_tokenizer(names[k]);
-        for (size_t u = 0; u < sizeof(units) / sizeof(units[0]); u++) {
-            size_t unit = strlen(units[u]), len = 0;
-            for (; len + unit <= BYTES; len += unit)
-                memcpy(text + len, units[u], unit);
-            text[len++] = 'x';
-            struct tok_ids ids = encode(t, text, len, &bare);
-            struct buf out;
-            buf_init(&out, 0);
-            assert_int_equal(tokenizer_decode(t, ids.ids, ids.n, false, &out), ERR_OK);
-            assert_int_equal(out.len, len);
-            assert_memory_equal(out.data, text, len);
-            buf_fini(&out);
-            tok_ids_fini(&ids);
-        }
+    for (size_t k = 0; k < 6; k++) {
+        struct tokenizer *t = golden_tokenizer(names[k / 2]);
+        if (k % 2)
+            without_jit(t);
+        for (size_t u = 0; u < sizeof(units) / sizeof(units[0]); u++)
+            check_run(t, units[u]);
         tokenizer_destroy(t);
     }
-    free(text);
 }
 
 static void a_text_that_cannot_fit_costs_little(void **state) {
@@ -398,6 +365,7 @@ int main(void) {
         cmocka_unit_test(llama3_equals_the_library),
         cmocka_unit_test(smollm_equals_the_library),
         cmocka_unit_test(added_token_flags_equal_the_library),
+        cmocka_unit_test(the_interpreter_equals_the_library),
         cmocka_unit_test(decoding_gives_the_text_back),
         cmocka_unit_test(decoding_can_skip_special_tokens),
         cmocka_unit_test(tokens_can_be_looked_up),

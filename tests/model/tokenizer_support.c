@@ -108,3 +108,61 @@ void golden_hash(const struct tok_ids *ids, char hash[8]) {
             h = (h ^ ((uint32_t)ids->ids[i] >> b & 0xff)) * 0x100000001b3u;
     snprintf(hash, 8, "%06x", (unsigned)((h ^ h >> 24 ^ h >> 48) & 0xffffff));
 }
+
+static struct tok_ids encode(const struct tokenizer *t, const char *text, size_t len,
+                             bool parse_special) {
+    const struct tok_encode_opts opts = {.add_special = true, .parse_special = parse_special};
+    struct tok_ids ids = {0};
+    struct err_info info = {0};
+    if (tokenizer_encode(t, text, len, &opts, &ids, &info) != ERR_OK)
+        fail_msg("%s", info.message);
+    return ids;
+}
+
+static void check_ids_row(const char *row, const struct tok_ids *ids, const char *name) {
+    char *end;
+    long line = strtol(row, &end, 10);
+    for (size_t i = 0; i < ids->n; i++) {
+        long want = *end == ' ' ? strtol(end, &end, 10) : -1;
+        if (want != ids->ids[i])
+            fail_msg("%s, text %ld: id %zu is %d, not %ld", name, line, i, ids->ids[i], want);
+    }
+    if (*end == ' ')
+        fail_msg("%s, text %ld: only %zu ids", name, line, ids->n);
+}
+
+void golden_check(const struct tokenizer *t, const char *name) {
+    struct golden_texts *g = golden_texts_load();
+    struct golden_rows *expect = golden_rows_load(name, "expect");
+    struct golden_rows *rows = golden_rows_load(name, "ids");
+    assert_int_equal(g->n, 10000);
+    assert_int_equal(expect->n, g->n);
+    size_t wrong = 0;
+    for (size_t i = 0; i < g->n; i++) {
+        struct tok_ids special = encode(t, g->text[i], g->len[i], true);
+        struct tok_ids literal = encode(t, g->text[i], g->len[i], false);
+        char got[2][8], row[16];
+        golden_hash(&special, got[0]);
+        golden_hash(&literal, got[1]);
+        if (special.n == literal.n &&
+            (!special.n || !memcmp(special.ids, literal.ids, special.n * sizeof(*special.ids))))
+            snprintf(row, sizeof(row), "%s", got[0]);
+        else
+            snprintf(row, sizeof(row), "%s %s", got[0], got[1]);
+        if (i % 25 == 0)
+            check_ids_row(rows->row[i / 25], &special, name);
+        if (strcmp(row, expect->row[i]) != 0 && wrong++ < 10) {
+            print_error("%s, text %zu: %s, expected %s; the ids:", name, i, row, expect->row[i]);
+            for (size_t k = 0; k < special.n; k++)
+                print_error(" %d", special.ids[k]);
+            print_error("\n");
+        }
+        tok_ids_fini(&special);
+        tok_ids_fini(&literal);
+    }
+    golden_rows_free(rows);
+    golden_rows_free(expect);
+    golden_texts_free(g);
+    if (wrong)
+        fail_msg("%s: %zu of the texts differ", name, wrong);
+}

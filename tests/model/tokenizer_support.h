@@ -23,3 +23,5 @@ void golden_rows_free(struct golden_rows *r);
 char *golden_file(const char *name, size_t *len);          // free() it; NUL-terminated
 struct tokenizer *golden_tokenizer(const char *name);      // from <name>.json
 void golden_hash(const struct tok_ids *ids, char hash[8]); // as make_golden.py's hash_ids
+// Encodes each of the texts and compares with tests/golden/tokenizer/<name>.expect and .ids.
+void golden_check(const struct tokenizer *t, const char *name);
