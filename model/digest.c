@@ -12,6 +12,7 @@
 enum { CHUNK = 256 << 10, HEX = 2 * SHA256_BYTES, MAX_ENTRY = 256, SETTLED_SECONDS = 2 };
 
 struct mdl_digest {
+    const struct clock *clock;
     char *cache_dir;
     struct mdl_file *files;
     char (*hex)[HEX + 1]; // of each file
@@ -69,19 +70,15 @@ static bool cache_load(const struct mdl_digest *d, const struct mdl_file *f, cha
     return strcmp(have, want) == 0;
 }
 
-// A file that was modified a moment ago could be modified again within the same tick of its
-// time stamp: it is not remembered.
-static bool is_settled(const struct mdl_file *f) {
-    struct timespec now;
-    return clock_gettime(CLOCK_REALTIME, &now) == 0 &&
-           now.tv_sec - f->mtime.tv_sec > SETTLED_SECONDS &&
-           now.tv_sec - f->ctime.tv_sec > SETTLED_SECONDS;
+static bool is_settled(const struct mdl_digest *d, const struct mdl_file *f) {
+    int64_t now = clock_wall_ns(d->clock) / 1000000000;
+    return now - f->mtime.tv_sec > SETTLED_SECONDS && now - f->ctime.tv_sec > SETTLED_SECONDS;
 }
 
 static void cache_store(const struct mdl_digest *d, const struct mdl_file *f, const char *hex) {
     char path[4096], aside[4096], suffix[32], text[MAX_ENTRY];
     snprintf(suffix, sizeof suffix, ".%ld", (long)getpid());
-    if (!d->cache_dir || !is_settled(f) || !entry_path(d, f, "", path, sizeof path) ||
+    if (!d->cache_dir || !is_settled(d, f) || !entry_path(d, f, "", path, sizeof path) ||
         !entry_path(d, f, suffix, aside, sizeof aside))
         return;
     entry_text(f, hex, text);
@@ -130,6 +127,7 @@ enum err mdl_digest_create(const struct mdl_source *s, const char *cache_dir,
     if (!d)
         return no_memory(info);
     enum err e = ERR_OK;
+    d->clock = &clock_system;
     d->chunk = mem_alloc(CHUNK);
     d->cache_dir = cache_dir ? mem_strdup(cache_dir) : NULL;
     if (!d->chunk || (cache_dir && !d->cache_dir))
@@ -157,6 +155,10 @@ void mdl_digest_destroy(struct mdl_digest *d) {
     mem_free(d->cache_dir);
     mem_free(d->chunk);
     mem_free(d);
+}
+
+void mdl_digest_set_clock(struct mdl_digest *d, const struct clock *clock) {
+    d->clock = clock;
 }
 
 static enum err finish_file(struct mdl_digest *d, struct err_info *info) {

@@ -47,10 +47,12 @@ static enum err default_name(struct mdl_source *s, const char *path, struct err_
     char real[PATH_MAX];
     if (s->name)
         return ERR_OK;
-    if (!realpath(path, real))
-        return err_set(info, ERR_IO, NULL, "%s: cannot resolve the path", path);
-    const char *slash = strrchr(real, '/');
-    const char *base = slash && slash[1] ? slash + 1 : "model";
+    // What has no real path (a file in memory) is called by the path it was opened with.
+    const char *whole = realpath(path, real) ? real : path;
+    const char *slash = strrchr(whole, '/');
+    const char *base = slash ? slash + 1 : whole;
+    if (!*base)
+        base = "model";
     size_t n = strlen(base);
     if (n > 5 && strcmp(base + n - 5, ".gguf") == 0)
         n -= 5;
