@@ -121,7 +121,10 @@ static void run_every(void *arg, int tid, int nt) {
 
 void pool_run(struct pool *p, pool_fn fn, void *arg) {
     struct every e = {p, fn, arg};
-    pool_share(p, run_every, &e);
+    if (p->nt == 1)
+        pool_share(p, fn, arg); // nobody to count
+    else
+        pool_share(p, run_every, &e);
 }
 
 static void set_cpus(pthread_attr_t *attr, const struct pool_config *cfg, int tid) {
