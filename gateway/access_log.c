@@ -3,9 +3,15 @@
 // Fields that do not apply are left out. No prompt, no answer, no key, no raw URL.
 #include "base/json_write.h"
 #include "gateway/conn.h"
+#include <limits.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
+
+// Lines that wait for a stalled reader; beyond it lines are dropped and counted, because a full
+// pipe must not stop the answers.
+enum { LOG_BACKLOG_MAX = 1 << 20, LOG_RETRY_NS = 100000000 };
 
 static void put_digits(char *to, int v, int digits) {
     for (int i = digits - 1; i >= 0; i--, v /= 10)
@@ -68,7 +74,7 @@ void gw__access_log(struct gw_conn *c, int status, int64_t duration_ns) {
     const struct gw_config *cfg = &c->server->cfg;
     const struct gw_request *r = &c->req;
     struct buf *out = &c->worker->log;
-    if (!cfg->access_log)
+    if (!cfg->access_log || cfg->access_log->fd < 0)
         return;
     char ts[25], tenant[20];
     timestamp(clock_wall_ns(cfg->clock), ts);
@@ -99,32 +105,39 @@ void gw__access_log(struct gw_conn *c, int status, int64_t duration_ns) {
     jw_kbool(&w, "client_disconnected", c->access.client_disconnected);
     put_text(&w, "build", cfg->build);
     jw_obj_end(&w);
-    if (buf_err(out)) { // this line is lost; those before it are not
+    if (buf_err(out) || out->len > LOG_BACKLOG_MAX) { // those before it are not lost
         out->failed = ERR_OK;
         out->len = at;
+        gw_http_metrics_log_dropped(c->server->metrics);
     }
 }
 
-void gw__access_log_flush(struct gw_worker *w) {
-    const struct log *log = w->server->cfg.access_log;
-    size_t piece = w->server->log_piece;
-    const char *s = w->log.data;
-    size_t left = w->log.len;
-    while (left > 0) {
-        size_t n = left;
+// May a write of one piece block? A pipe that is ready takes PIPE_BUF bytes.
+static bool ready(const struct gw_server *s) {
+    struct pollfd p = {.fd = s->cfg.access_log->fd, .events = POLLOUT};
+    return !s->log_is_pipe || (poll(&p, 1, 0) == 1 && p.revents & POLLOUT);
+}
+
+void gw__access_log_flush(struct gw_worker *w, bool last) {
+    const struct gw_server *server = w->server;
+    size_t piece = server->log_is_pipe ? PIPE_BUF : SIZE_MAX, at = 0;
+    struct buf *b = &w->log;
+    while (at < b->len && ready(server)) {
+        const char *s = b->data + at;
+        size_t left = b->len - at, n = left;
         if (n > piece) { // as many whole lines as fit, at least one
             const char *end = memrchr(s, '\n', piece);
             if (!end)
                 end = memchr(s, '\n', left);
             n = end ? (size_t)(end - s) : left;
         }
-        log_line(log, s, n);
-        if (n < left)
-            n++; // the line break that log_line wrote
-        s += n;
-        left -= n;
+        log_line(server->cfg.access_log, s, n);
+        at += n < left ? n + 1 : n; // log_line wrote the line break
     }
-    if (w->log.cap > (size_t)256 << 10)
-        buf_fini(&w->log);
-    buf_clear(&w->log);
+    if (at)
+        buf_consume(b, at);
+    if (b->len > 0 && !last)
+        gw__worker_turn_by(w, LOG_RETRY_NS);
+    else if (b->cap > LOG_BACKLOG_MAX / 4)
+        buf_fini(b);
 }

@@ -139,7 +139,8 @@ enum err gw_keys_load_file(struct gw_keys *k, const char *path, struct err_info 
     buf_init(&text, FILE_MAX);
     enum err e = read_file(path, &text, info);
     size_t number = 1;
-    for (char *line = text.data, *next; !e && line && *line; line = next, number++) {
+    for (char *line = text.len ? text.data : NULL, *next; !e && line && *line;
+         line = next, number++) {
         next = line + strcspn(line, "\n");
         if (*next)
             *next++ = '\0';

@@ -102,4 +102,4 @@ void gw__cors_answer(struct gw_conn *c, unsigned methods);
 
 // access_log.c
 void gw__access_log(struct gw_conn *c, int status, int64_t duration_ns);
-void gw__access_log_flush(struct gw_worker *w);
+void gw__access_log_flush(struct gw_worker *w, bool last);

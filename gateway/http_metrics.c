@@ -19,7 +19,7 @@ struct route_metrics {
 };
 
 struct gw_http_metrics {
-    struct metric *in_flight, *connections, *bytes_in, *bytes_out;
+    struct metric *in_flight, *connections, *bytes_in, *bytes_out, *log_dropped;
     size_t n; // routes; routes[n] is for requests that matched none
     struct route_metrics routes[];
 };
@@ -111,7 +111,9 @@ enum err gw_http_metrics_create(struct metrics *m, const struct gw_route *routes
                                   "Bytes received from clients, before TLS.");
     h->bytes_out = metrics_counter(m, "graft_http_send_bytes_total", NULL,
                                    "Bytes sent to clients, before TLS.");
-    if (ok && h->in_flight && h->connections && h->bytes_in && h->bytes_out)
+    h->log_dropped = metrics_counter(m, "graft_http_access_log_dropped_total", NULL,
+                                     "Access log lines dropped because their reader stalled.");
+    if (ok && h->in_flight && h->connections && h->bytes_in && h->bytes_out && h->log_dropped)
         return ERR_OK;
     gw_http_metrics_destroy(h);
     *out = NULL;
@@ -147,6 +149,10 @@ void gw_http_metrics_in_flight(struct gw_http_metrics *h, int delta) {
 
 void gw_http_metrics_connections(struct gw_http_metrics *h, int delta) {
     metric_add(h->connections, delta);
+}
+
+void gw_http_metrics_log_dropped(struct gw_http_metrics *h) {
+    metric_add(h->log_dropped, 1);
 }
 
 void gw_http_metrics_bytes(struct gw_http_metrics *h, size_t in, size_t out) {

@@ -17,4 +17,5 @@ void gw_http_metrics_request(struct gw_http_metrics *h, size_t route, unsigned m
                              int64_t duration_ns);
 void gw_http_metrics_in_flight(struct gw_http_metrics *h, int delta);
 void gw_http_metrics_connections(struct gw_http_metrics *h, int delta);
+void gw_http_metrics_log_dropped(struct gw_http_metrics *h);
 void gw_http_metrics_bytes(struct gw_http_metrics *h, size_t in, size_t out);

@@ -3,7 +3,6 @@
 // the server (main); drain and TLS reload from any.
 #include "base/mem.h"
 #include "gateway/conn.h"
-#include <limits.h>
 #include <stdio.h>
 #include <sys/stat.h>
 
@@ -30,11 +29,9 @@ static void fill_defaults(struct gw_config *cfg) {
     cfg->clock = cfg->clock ? cfg->clock : &clock_system;
 }
 
-// A pipe takes at most PIPE_BUF bytes in one piece, without mixing them with other writers'.
-static size_t log_piece(const struct log *log) {
+static bool may_block(const struct log *log) {
     struct stat st;
-    bool whole = !log || log->fd < 0 || fstat(log->fd, &st) != 0 || S_ISREG(st.st_mode);
-    return whole ? 1 << 20 : PIPE_BUF;
+    return log && log->fd >= 0 && fstat(log->fd, &st) == 0 && !S_ISREG(st.st_mode);
 }
 
 static enum err create(struct gw_server *s, struct err_info *info) {
@@ -77,7 +74,7 @@ enum err gw_server_create(const struct gw_config *cfg, struct gw_server **out,
         return err_set(info, ERR_NOMEM, NULL, "out of memory");
     s->cfg = *cfg;
     fill_defaults(&s->cfg);
-    s->log_piece = log_piece(cfg->access_log);
+    s->log_is_pipe = may_block(cfg->access_log);
     enum err e = create(s, info);
     if (e)
         gw_server_destroy(s);

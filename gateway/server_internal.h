@@ -68,7 +68,7 @@ struct gw_server {
     struct gw_listener listeners[GW_MAX_LISTENERS];
     int n_listeners;
     int port, metrics_port;
-    size_t log_piece; // access log lines go out in writes of at most this size
+    bool log_is_pipe; // or a terminal: the access log may block, and takes PIPE_BUF bytes at once
     int64_t emfile_logged_ns;
     bool running;
     _Atomic bool draining;
@@ -90,8 +90,9 @@ enum err gw__worker_init(struct gw_worker *w, struct gw_server *s, int index,
 void gw__worker_fini(struct gw_worker *w);
 // Starts (or restarts) a time-out.
 void gw__worker_wait(struct gw_worker *w, enum gw_wait kind, struct gw_deadline *d, int64_t now);
-const char *gw__worker_date(struct gw_worker *w, int64_t now); // "Date: ...\r\n"
-uint64_t gw__worker_random(struct gw_worker *w);               // for ids, not for secrets
+const char *gw__worker_date(struct gw_worker *w, int64_t now);  // "Date: ...\r\n"
+void gw__worker_turn_by(struct gw_worker *w, int64_t delay_ns); // a turn ends at the latest then
+uint64_t gw__worker_random(struct gw_worker *w);                // for ids, not for secrets
 
 // listener.c
 // Binds every address of the host. *port: the one asked for, then the one got.

@@ -9,7 +9,6 @@
 #include <string.h>
 #include <time.h>
 
-enum { LOG_KEPT = 256 << 10 };
 static const int64_t second_ns = 1000000000, warm_ns = 1000000000, linger_ns = 2000000000;
 
 static void drain(struct gw_worker *w) {
@@ -43,7 +42,7 @@ static void turn(void *arg) {
         gw__conn_free(c);
     }
     w->loop.again = !TAILQ_EMPTY(&w->dirty);
-    gw__access_log_flush(w);
+    gw__access_log_flush(w, w->loop.stop);
     if (w->bytes_in || w->bytes_out) {
         gw_http_metrics_bytes(w->server->metrics, w->bytes_in, w->bytes_out);
         w->bytes_in = w->bytes_out = 0;
@@ -90,6 +89,11 @@ static void on_sweep(evutil_socket_t fd, short what, void *arg) {
 void gw__worker_wait(struct gw_worker *w, enum gw_wait kind, struct gw_deadline *d, int64_t now) {
     gw__deadline_set(&w->waits[kind], d, now);
     arm(w, d->at, now);
+}
+
+void gw__worker_turn_by(struct gw_worker *w, int64_t delay_ns) {
+    int64_t now = gw__now(w->server);
+    arm(w, now + delay_ns, now);
 }
 
 static struct gw_conn *reader(struct gw_deadline *d) {
