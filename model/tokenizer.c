@@ -69,30 +69,6 @@ static enum err emit_all(struct tok__encoder *e, const int32_t *ids, size_t n) {
     return err;
 }
 
-// What PCRE2 needs for one call. A repeat of one character that gives back a long run, as
-// \s*[\r\n]+ does, takes a step a byte, so the limit on steps follows the text.
-static enum err encoder_init(struct tok__encoder *e) {
-    enum { MIN_STEPS = 10000000, HEAP_KIB = 64 * 1024 };
-    pcre2_general_context *memory = tok__pcre2_memory();
-    if (memory) {
-        e->match = pcre2_match_data_create(1, memory);
-        e->match_ctx = pcre2_match_context_create(memory);
-    }
-    pcre2_general_context_free(memory);
-    if (!e->match || !e->match_ctx)
-        return ERR_NOMEM;
-    size_t steps = MIN_STEPS + 2 * e->len;
-    pcre2_set_match_limit(e->match_ctx, (uint32_t)steps);
-    pcre2_set_heap_limit(e->match_ctx, HEAP_KIB);
-    return ERR_OK;
-}
-
-static void encoder_fini(struct tok__encoder *e) {
-    tok__bpe_work_fini(&e->work);
-    pcre2_match_data_free(e->match);
-    pcre2_match_context_free(e->match_ctx);
-}
-
 static enum err encode(struct tok__encoder *e, const struct tok_encode_opts *opts) {
     const struct tokenizer *t = e->t;
     size_t held = e->out->n, suffix = opts->add_special ? t->n_suffix : 0;
@@ -105,10 +81,11 @@ static enum err encode(struct tok__encoder *e, const struct tok_encode_opts *opt
     if (err == ERR_OK && opts->add_special)
         err = emit_all(e, t->prefix, t->n_prefix);
     if (err == ERR_OK && e->len) {
-        err = encoder_init(e);
+        err = tok__match_init(e);
         if (err == ERR_OK)
             err = tok__split_added(e, 0, 0, e->len);
-        encoder_fini(e);
+        tok__match_fini(e);
+        tok__bpe_work_fini(&e->work);
     }
     if (err == ERR_OK && suffix) {
         e->limit = SIZE_MAX; // room for these was kept

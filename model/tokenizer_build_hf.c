@@ -6,7 +6,7 @@
 #include "model/tokenizer_hf.h"
 #include <string.h>
 
-enum { MAX_JSON = 256 << 20 };
+enum { MAX_JSON = 128 << 20 };
 
 static enum err parse(const char *json, size_t len, const char *file, json_t **out,
                       struct err_info *info) {

@@ -174,11 +174,14 @@ struct tok__encoder {
     size_t limit; // out->n stays at or below it
     pcre2_match_data *match;
     pcre2_match_context *match_ctx;
+    size_t steps_left; // of the matcher, for matches that are not cheap
     struct tok__bpe_work work;
     struct err_info *info;
 };
 enum err tok__emit(struct tok__encoder *e, int32_t id);
 enum err tok__split_added(struct tok__encoder *e, int pass, size_t begin, size_t end);
+enum err tok__match_init(struct tok__encoder *e);
+void tok__match_fini(struct tok__encoder *e); // also after a failed init
 enum err tok__split_stages(struct tok__encoder *e, size_t stage, const char *p, size_t n);
 enum err tok__encode_word(struct tok__encoder *e, const char *p, size_t n);
 // The ids of one word, which stand in w until the next call.

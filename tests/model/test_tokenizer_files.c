@@ -349,6 +349,31 @@ static void bad_tokenizer_json_is_refused(void **state) {
     }
 }
 
+// A pattern that compiles and backtracks without end is an error too, soon, at whatever place.
+static void a_slow_pattern_is_an_error(void **state) {
+    (void)state;
+    static const char *const files[] = {
+        SPLIT("(?:a?){12}b|a"), SPLIT("(?:a+)+[bc]|a"), SPLIT("(?:a|aa)+b|a"),
+        SPLIT("a?a?a?a?a?a?a?a?a?a?a?a?a?a?a?a?a?a?a?a?a?a?a?a?b|a")};
+    enum { BYTES = 100000 };
+    char *text = malloc(BYTES);
+    assert_non_null(text);
+    memset(text, 'a', BYTES);
+    for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
+        struct tokenizer *t = NULL;
+        struct tok_ids ids = {0};
+        struct tok_encode_opts opts = {.parse_special = true};
+        struct err_info info = {0};
+        assert_int_equal(tokenizer_from_hf(files[i], strlen(files[i]), NULL, 0, &t, &info), ERR_OK);
+        assert_int_equal(tokenizer_encode(t, text, BYTES, &opts, &ids, &info), ERR_LIMIT);
+        assert_non_null(strstr(info.message, "split pattern takes too long"));
+        assert_int_equal(ids.n, 0);
+        tok_ids_fini(&ids);
+        tokenizer_destroy(t);
+    }
+    free(text);
+}
+
 static void config_names_bos_and_eos(void **state) {
     (void)state;
     static const char file[] =
@@ -405,6 +430,7 @@ int main(void) {
         cmocka_unit_test(smollm2_equals_the_library),
         cmocka_unit_test(bad_gguf_arrays_are_refused),
         cmocka_unit_test(bad_tokenizer_json_is_refused),
+        cmocka_unit_test(a_slow_pattern_is_an_error),
         cmocka_unit_test(config_names_bos_and_eos),
         cmocka_unit_test(every_failed_allocation_is_an_error),
     };
