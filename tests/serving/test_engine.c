@@ -1,0 +1,725 @@
+// SPDX-License-Identifier: Apache-2.0
+// The engine over a fake forward: whatever the schedule, each request gets the tokens of the plain
+// run, each choice ends once, and nothing is left over.
+#include "base/mem.h"
+#include "serving/engine_internal.h"
+#include "tests/serving/engine_support.h"
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+// cmocka.h needs the four above
+#include <cmocka.h>
+
+static struct client *client_new(void) {
+    struct client *c = mem_zalloc(sizeof *c);
+    assert_non_null(c);
+    return c;
+}
+
+static void check_pool(struct eng *e) {
+    const struct kv_seq *seqs[64];
+    for (int32_t i = 0; i < e->sched.n_running; i++)
+        seqs[i] = &e->sched.running[i]->kv;
+    struct err_info info = {0};
+    if (!kv_pool_check(e->pool, seqs, e->sched.n_running, &info))
+        fail_msg("%s", info.message);
+}
+
+static void check_empty(struct eng *e) {
+    assert_int_equal(eng_in_flight(e), 0);
+    assert_int_equal(e->sched.n_running, 0);
+    assert_int_equal(e->sched.n_waiting, 0);
+    assert_int_equal(e->sched.places, 0);
+    assert_int_equal(e->sched.n_flows, 0);
+    assert_int_equal(atomic_load(&e->queued), 0);
+    assert_null(e->all);
+    struct kv_stats st;
+    kv_pool_stats(e->pool, &st);
+    assert_int_equal(st.live, 0);
+    check_pool(e);
+}
+
+// Random requests, random consumers.
+
+struct play {
+    struct kn_device d;
+    struct eng *e;
+    uint64_t rng;
+    struct client *clients[24];
+    int32_t n, ended;
+};
+
+static void disturb(struct play *p, struct client *c) {
+    switch (client_rnd(&p->rng, 40)) {
+    case 0:
+        c->cancelled = true;
+        eng_stream_cancel(c->stream);
+        break;
+    case 1: {
+        int32_t choice = (int32_t)client_rnd(&p->rng, (uint32_t)c->r.n);
+        c->stopped[choice] = true;
+        eng_stream_stop(c->stream, choice);
+        break;
+    }
+    case 2:
+        client_release(c);
+        break;
+    default:
+        break;
+    }
+}
+
+static void play_turn(struct play *p, int32_t total, uint32_t laziness, bool disturbed) {
+    if (p->n < total && client_rnd(&p->rng, 3) == 0) {
+        struct client *c = p->clients[p->n] = client_new();
+        client_random(c, &p->rng);
+        client_expect(c, 256);
+        struct err_info info = {0};
+        enum err e = client_submit(c, p->e, &info);
+        if (e)
+            fail_msg("%s", info.message);
+        p->n++;
+    }
+    eng_step(p->e);
+    check_pool(p->e);
+    for (int32_t i = 0; i < p->n; i++) {
+        struct client *c = p->clients[i];
+        if (!c->stream)
+            continue;
+        if (client_rnd(&p->rng, laziness) == 0)
+            client_take(c, client_rnd(&p->rng, 3) ? INT32_MAX : 3);
+        if (client_done(c)) {
+            client_release(c);
+            p->ended++;
+        } else if (disturbed) {
+            disturb(p, c);
+        }
+    }
+}
+
+static void play(uint64_t seed) {
+    struct play *p = mem_zalloc(sizeof *p);
+    assert_non_null(p);
+    p->rng = seed;
+    // A request has at most 150 + 60 tokens: 14 blocks. Small pools preempt all the time.
+    fake_init(&p->d, 14 + (int32_t)client_rnd(&p->rng, client_rnd(&p->rng, 2) ? 8 : 120));
+    struct eng_config cfg = client_config(&p->d);
+    cfg.max_num_seqs = 4 + (int32_t)client_rnd(&p->rng, 28);
+    cfg.max_num_batched_tokens = 1 + (int32_t)client_rnd(&p->rng, 200);
+    cfg.prefix_cache = client_rnd(&p->rng, 4) != 0;
+    p->e = client_engine(&p->d, &cfg);
+    bool disturbed = client_rnd(&p->rng, 2);
+    uint32_t laziness = client_rnd(&p->rng, 3) ? 1 : 1 + client_rnd(&p->rng, 60);
+    int32_t total = 4 + (int32_t)client_rnd(&p->rng, 20);
+    for (int32_t turn = 0; turn < 60000; turn++) {
+        play_turn(p, total, laziness, disturbed);
+        int32_t open = 0;
+        for (int32_t i = 0; i < p->n; i++)
+            open += p->clients[i]->stream != NULL;
+        if (p->n == total && !open)
+            break;
+        if (turn == 59999)
+            fail_msg("seed %d: no end in sight", (int)seed);
+    }
+    while (eng_step(p->e)) // what was released last
+        ;
+    check_empty(p->e);
+    eng_destroy(p->e);
+    for (int32_t i = 0; i < p->n; i++)
+        mem_free(p->clients[i]);
+    mem_free(p);
+}
+
+static void any_schedule_gives_the_plain_tokens(void **state) {
+    (void)state;
+    int64_t live = mem_live_blocks();
+    for (uint64_t seed = 1; seed <= 150; seed++)
+        play(seed);
+    assert_true(mem_live_blocks() == live);
+}
+
+// One request at a time.
+
+static void run_one(struct eng *e, struct client *c) {
+    struct err_info info = {0};
+    client_expect(c, e->cfg.max_model_len);
+    if (client_submit(c, e, &info))
+        fail_msg("%s", info.message);
+    client_run(e, &c, 1);
+    assert_true(client_done(c));
+}
+
+static int32_t prompt_of(int32_t *p, int32_t n, int32_t salt) {
+    for (int32_t i = 0; i < n; i++)
+        p[i] = 1 + (i * 7 + salt * 13 + i / 5) % (FAKE_VOCAB - 2);
+    return n;
+}
+
+static void a_second_request_finds_the_prefix(void **state) {
+    (void)state;
+    struct kn_device d;
+    fake_init(&d, 64);
+    struct eng_config cfg = client_config(&d);
+    struct eng *e = client_engine(&d, &cfg);
+    int32_t prompt[100];
+    const struct {
+        int32_t n;
+        uint64_t salt, version;
+        int32_t cached;
+    } steps[] = {
+        {100, 1, 0, 0},  {100, 1, 0, 96}, {97, 1, 0, 96},
+        {96, 1, 0, 80},  {100, 2, 0, 0}, // another salt
+        {100, 1, 5, 0},                  // another adapter version
+        {100, 1, 5, 96},
+    };
+    prompt_of(prompt, 100, 1);
+    for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
+        struct client *c = client_new();
+        client_init(c, prompt, steps[i].n, 8);
+        c->r.ignore_eos = true;
+        c->r.cache_salt = steps[i].salt;
+        c->r.adapter_version = steps[i].version;
+        c->r.adapter_slot = steps[i].version ? 0 : -1;
+        run_one(e, c);
+        struct eng_usage u;
+        eng_stream_usage(c->stream, &u);
+        assert_int_equal(u.prompt_tokens, steps[i].n);
+        assert_int_equal(u.cached_tokens, steps[i].cached);
+        client_release(c);
+        mem_free(c);
+    }
+    eng_destroy(e);
+}
+
+static void choices_share_the_prompt(void **state) {
+    (void)state;
+    struct kn_device d;
+    fake_init(&d, 64);
+    struct eng_config cfg = client_config(&d);
+    struct eng *e = client_engine(&d, &cfg);
+    struct client *c = client_new();
+    int32_t prompt[70];
+    client_init(c, prompt, prompt_of(prompt, 70, 2), 20);
+    c->r.n = 5;
+    c->r.sampling.temperature = 1;
+    c->r.ignore_eos = true;
+    client_expect(c, 256);
+    struct err_info info;
+    assert_int_equal(client_submit(c, e, &info), ERR_OK);
+    for (int i = 0; i < 4; i++) // 70 tokens: two steps of 64, then decodes
+        eng_step(e);
+    struct kv_stats st;
+    kv_pool_stats(e->pool, &st);
+    assert_int_equal(st.live, 4 + 5); // 64 tokens are shared, each has its own last block
+    client_run(e, &c, 1);
+    assert_true(client_done(c));
+    int same = 0;
+    for (int i = 1; i < 5; i++)
+        same += !memcmp(c->choices[0].tokens, c->choices[i].tokens, 20 * sizeof(int32_t));
+    assert_int_equal(same, 0); // each choice has its own noise
+    client_release(c);
+    while (eng_step(e))
+        ;
+    check_empty(e);
+    eng_destroy(e);
+    mem_free(c);
+}
+
+static void limits_end_a_choice(void **state) {
+    (void)state;
+    struct kn_device d;
+    fake_init(&d, 64);
+    struct eng_config cfg = client_config(&d);
+    cfg.max_model_len = 50;
+    struct eng *e = client_engine(&d, &cfg);
+    int32_t prompt[50];
+    prompt_of(prompt, 50, 3);
+    struct client *c = client_new();
+    client_init(c, prompt, 40, 100); // the context ends first
+    c->r.ignore_eos = true;
+    run_one(e, c);
+    assert_int_equal(c->choices[0].got, 10);
+    assert_int_equal(c->choices[0].got_finish, ENG_FINISH_LENGTH);
+    client_release(c);
+    client_init(c, prompt, 50, 0); // a whole context of prompt, nothing to generate
+    run_one(e, c);
+    assert_int_equal(c->choices[0].got_finish, ENG_FINISH_LENGTH);
+    assert_int_equal(atomic_load(&d.steps) > 0, 1);
+    client_release(c);
+    client_init(c, prompt, 50, 0);
+    c->r.n_prompt_logprobs = 1;
+    run_one(e, c);
+    assert_int_equal(c->scored, 49);
+    client_release(c);
+    eng_destroy(e);
+    mem_free(c);
+}
+
+static void a_score_skips_no_wanted_row(void **state) {
+    (void)state;
+    struct kn_device d;
+    fake_init(&d, 64);
+    struct eng_config cfg = client_config(&d);
+    struct eng *e = client_engine(&d, &cfg);
+    int32_t prompt[200];
+    prompt_of(prompt, 200, 4);
+    struct client *c = client_new();
+    for (int round = 0; round < 2; round++) { // the second time everything is in the cache
+        client_init(c, prompt, 200, 0);
+        c->r.kind = ENG_SCORE;
+        c->r.n_prompt_logprobs = 2;
+        c->r.score_mask = c->score_mask;
+        for (int32_t i = 150; i < 190; i++)
+            c->score_mask[i] = 1;
+        run_one(e, c);
+        assert_int_equal(c->scored, 189);
+        struct eng_usage u;
+        eng_stream_usage(c->stream, &u);
+        assert_int_equal(u.cached_tokens, round ? 144 : 0); // row 149 is wanted
+        client_release(c);
+    }
+    eng_destroy(e);
+    mem_free(c);
+}
+
+static void a_full_ring_pauses_only_its_request(void **state) {
+    (void)state;
+    struct kn_device d;
+    fake_init(&d, 64);
+    struct eng_config cfg = client_config(&d);
+    struct eng *e = client_engine(&d, &cfg);
+    int32_t prompt[20];
+    prompt_of(prompt, 20, 5);
+    struct client *slow = client_new(), *quick = client_new();
+    client_init(slow, prompt, 20, 200);
+    client_init(quick, prompt, 20, 200);
+    slow->r.ignore_eos = quick->r.ignore_eos = true;
+    struct err_info info;
+    client_expect(slow, 256);
+    client_expect(quick, 256);
+    assert_int_equal(client_submit(slow, e, &info), ERR_OK);
+    assert_int_equal(client_submit(quick, e, &info), ERR_OK);
+    client_run(e, &quick, 1);
+    assert_true(client_done(quick));
+    struct eng__req *q = eng__req_of(slow->stream);
+    assert_true(q->paused);
+    assert_false(eng_step(e));                      // nothing to do: no busy loop
+    assert_int_equal(atomic_load(&slow->wakes), 1); // its first event; it never looked
+    int32_t got = client_take(slow, 10);
+    assert_int_equal(got, 10);
+    assert_false(eng_step(e)); // more than half full still
+    client_run(e, &slow, 1);
+    assert_true(client_done(slow));
+    client_release(slow);
+    client_release(quick);
+    eng_destroy(e);
+    mem_free(slow);
+    mem_free(quick);
+}
+
+static void paused_sequences_give_way_first(void **state) {
+    (void)state;
+    struct kn_device d;
+    fake_init(&d, 16);
+    struct eng_config cfg = client_config(&d);
+    cfg.max_num_seqs = 2;
+    struct eng *e = client_engine(&d, &cfg);
+    int32_t prompt[30];
+    prompt_of(prompt, 30, 6);
+    struct client *c[3];
+    struct err_info info;
+    for (int i = 0; i < 3; i++) {
+        c[i] = client_new();
+        client_init(c[i], prompt, 30, 150);
+        c[i]->r.ignore_eos = true;
+        client_expect(c[i], 256);
+        assert_int_equal(client_submit(c[i], e, &info), ERR_OK);
+    }
+    // 0 is the most senior, but nobody reads it: 1 and 2 run to their end.
+    struct client *readers[] = {c[1], c[2]};
+    client_run(e, readers, 2);
+    assert_true(client_done(c[1]));
+    assert_true(client_done(c[2]));
+    assert_false(client_done(c[0]));
+    assert_int_equal(eng__req_of(c[0]->stream)->choices[0].state, ENG__QUEUED);
+    client_run(e, c, 1);
+    assert_true(client_done(c[0]));
+    for (int i = 0; i < 3; i++) {
+        client_release(c[i]);
+        mem_free(c[i]);
+    }
+    while (eng_step(e))
+        ;
+    check_empty(e);
+    eng_destroy(e);
+}
+
+static void priority_runs_first_and_displaces(void **state) {
+    (void)state;
+    struct kn_device d;
+    fake_init(&d, 64);
+    struct eng_config cfg = client_config(&d);
+    cfg.max_num_seqs = 1;
+    struct eng *e = client_engine(&d, &cfg);
+    int32_t prompt[30];
+    prompt_of(prompt, 30, 7);
+    struct client *c[3];
+    struct err_info info;
+    const int32_t priority[] = {5, 5, -1};
+    for (int i = 0; i < 3; i++) {
+        c[i] = client_new();
+        client_init(c[i], prompt, 30, 40);
+        c[i]->r.ignore_eos = true;
+        c[i]->r.priority = priority[i];
+        client_expect(c[i], 256);
+        assert_int_equal(client_submit(c[i], e, &info), ERR_OK);
+        for (int t = 0; i == 0 && t < 5; t++)
+            eng_step(e);
+    }
+    for (int i = 0; i < 200 && !client_done(c[2]); i++) {
+        eng_step(e);
+        client_take(c[2], INT32_MAX);
+    }
+    assert_true(client_done(c[2]));
+    assert_true(atomic_load(&eng__req_of(c[0]->stream)->stream.tail) < 10);
+    client_run(e, c, 2);
+    assert_true(client_done(c[0]));
+    assert_true(client_done(c[1]));
+    for (int i = 0; i < 3; i++) {
+        client_release(c[i]);
+        mem_free(c[i]);
+    }
+    eng_destroy(e);
+}
+
+static void the_queue_is_bounded(void **state) {
+    (void)state;
+    struct kn_device d;
+    fake_init(&d, 64);
+    struct eng_config cfg = client_config(&d);
+    cfg.max_queue = 3;
+    cfg.max_num_seqs = 2;
+    struct metrics *m = metrics_create();
+    cfg.metrics = m;
+    struct eng *e = client_engine(&d, &cfg);
+    struct client *c[6];
+    int32_t prompt[8];
+    prompt_of(prompt, 8, 8);
+    struct err_info info;
+    for (int i = 0; i < 6; i++) {
+        c[i] = client_new();
+        client_init(c[i], prompt, 8, 8);
+        client_expect(c[i], 256);
+        enum err err = client_submit(c[i], e, &info);
+        if (i == 2) // two of three waiting are admitted now
+            eng_step(e);
+        assert_int_equal(err, i < 5 ? ERR_OK : ERR_QUEUE_FULL);
+    }
+    assert_int_equal(info.code, ERR_QUEUE_FULL);
+    struct eng_health h;
+    eng_health(e, &h);
+    assert_int_equal(h.running, 2);
+    assert_true(h.busy);
+    assert_int_equal(eng_in_flight(e), 5);
+    client_run(e, c, 5);
+    assert_int_equal(client_submit(c[5], e, &info), ERR_OK);
+    client_run(e, &c[5], 1);
+    assert_true(metric_get(e->metrics.rejected) == 1);
+    // A drain takes nothing new and lets the rest finish; after the stop the engine is dead.
+    for (int i = 0; i < 6; i++)
+        client_release(c[i]);
+    client_init(c[0], prompt, 8, 8);
+    client_expect(c[0], 256);
+    assert_int_equal(client_submit(c[0], e, &info), ERR_OK);
+    assert_int_equal(eng_drain(e), ERR_OK);
+    assert_int_equal(client_submit(c[1], e, &info), ERR_DRAINING);
+    client_run(e, c, 1);
+    assert_true(client_done(c[0]));
+    client_release(c[0]);
+    eng_step(e);
+    assert_int_equal(eng_in_flight(e), 0);
+    eng_stop(e);
+    assert_int_equal(client_submit(c[1], e, &info), ERR_ENGINE_DEAD);
+    eng_stop(e);
+    eng_destroy(e);
+    metrics_destroy(m);
+    for (int i = 0; i < 6; i++)
+        mem_free(c[i]);
+}
+
+static void a_stop_ends_what_runs(void **state) {
+    (void)state;
+    struct kn_device d;
+    fake_init(&d, 64);
+    struct eng_config cfg = client_config(&d);
+    cfg.max_num_seqs = 1;
+    struct eng *e = client_engine(&d, &cfg);
+    int32_t prompt[8];
+    prompt_of(prompt, 8, 8);
+    struct client *c[2];
+    struct err_info info;
+    for (int i = 0; i < 2; i++) { // one runs, one waits
+        c[i] = client_new();
+        client_init(c[i], prompt, 8, 100);
+        c[i]->r.ignore_eos = c[i]->may_fail = true;
+        client_expect(c[i], 256);
+        assert_int_equal(client_submit(c[i], e, &info), ERR_OK);
+    }
+    for (int i = 0; i < 5; i++)
+        eng_step(e);
+    eng_stop(e);
+    for (int i = 0; i < 2; i++) {
+        client_take(c[i], INT32_MAX);
+        assert_true(client_done(c[i]));
+        assert_int_equal(c[i]->choices[0].error, ERR_DRAINING);
+    }
+    eng_destroy(e); // streams outlive the engine
+    for (int i = 0; i < 2; i++) {
+        eng_stream_cancel(c[i]->stream);
+        client_release(c[i]);
+        mem_free(c[i]);
+    }
+}
+
+static void deadlines_hold_in_each_state(void **state) {
+    (void)state;
+    struct kn_device d;
+    fake_init(&d, 64);
+    struct eng_config cfg = client_config(&d);
+    cfg.max_num_seqs = 1;
+    cfg.max_num_batched_tokens = 1;
+    struct eng *e = client_engine(&d, &cfg);
+    int32_t prompt[200];
+    prompt_of(prompt, 200, 9);
+    for (int stage = 0; stage < 3; stage++) { // queued, prefill, decode
+        struct client *c = client_new(), *other = client_new();
+        struct err_info info;
+        client_init(other, prompt, 8, 8);
+        client_expect(other, 256);
+        if (stage == 0)
+            assert_int_equal(client_submit(other, e, &info), ERR_OK);
+        client_init(c, prompt, stage == 1 ? 200 : 4, 50);
+        c->r.ignore_eos = c->may_fail = true;
+        c->r.deadline_ns = d.clock.mono + 1000;
+        client_expect(c, 256);
+        assert_int_equal(client_submit(c, e, &info), ERR_OK);
+        for (int i = 0; i < 8; i++)
+            eng_step(e);
+        enum eng__seq_state want[] = {ENG__QUEUED, ENG__PREFILL, ENG__DECODE};
+        assert_int_equal(eng__req_of(c->stream)->choices[0].state, want[stage]);
+        clock_manual_advance(&d.clock, 2000);
+        eng_step(e);
+        client_take(c, INT32_MAX);
+        assert_true(client_done(c));
+        assert_int_equal(c->choices[0].error, ERR_DEADLINE);
+        client_release(c);
+        if (stage == 0) {
+            client_run(e, &other, 1);
+            assert_true(client_done(other));
+            client_release(other);
+        }
+        eng_step(e);
+        check_empty(e);
+        mem_free(c);
+        mem_free(other);
+    }
+    eng_destroy(e);
+}
+
+static void tokens_come_from_the_device_when_they_can(void **state) {
+    (void)state;
+    struct kn_device d;
+    fake_init(&d, 64);
+    struct eng_config cfg = client_config(&d);
+    struct eng *e = client_engine(&d, &cfg);
+    struct client *c = client_new();
+    int32_t prompt[10];
+    client_init(c, prompt, prompt_of(prompt, 10, 10), 20);
+    c->r.ignore_eos = true;
+    client_expect(c, 256);
+    struct err_info info;
+    assert_int_equal(client_submit(c, e, &info), ERR_OK);
+    for (int i = 0; i < 6; i++) {
+        eng_step(e);
+        assert_int_equal(e->batch.ids[0]<0, i> 0);
+    }
+    client_run(e, &c, 1);
+    assert_true(client_done(c));
+    client_release(c);
+    eng_destroy(e);
+    mem_free(c);
+}
+
+static void a_steady_decode_allocates_nothing(void **state) {
+    (void)state;
+    struct kn_device d;
+    fake_init(&d, 200);
+    struct eng_config cfg = client_config(&d);
+    struct metrics *m = metrics_create();
+    cfg.metrics = m;
+    struct eng *e = client_engine(&d, &cfg);
+    struct client *c[8];
+    int32_t prompt[10];
+    struct err_info info;
+    prompt_of(prompt, 10, 11);
+    for (int i = 0; i < 8; i++) {
+        c[i] = client_new();
+        client_init(c[i], prompt, 10, 200);
+        c[i]->r.ignore_eos = true;
+        c[i]->r.sampling.temperature = 1;
+        c[i]->r.sampling.presence = 1;
+        c[i]->r.sampling.seed = (uint64_t)i;
+        client_expect(c[i], 256);
+        assert_int_equal(client_submit(c[i], e, &info), ERR_OK);
+    }
+    for (int i = 0; i < 10; i++)
+        eng_step(e);
+    int32_t steps = atomic_load(&d.steps);
+    mem_fail_after(0, false);
+    for (int i = 0; i < 100; i++) {
+        eng_step(e);
+        for (int j = 0; j < 8; j++)
+            client_take(c[j], INT32_MAX);
+    }
+    steps = atomic_load(&d.steps) - steps;
+    assert_int_equal(steps, 100);
+    assert_int_equal(mem_fail_count(), steps); // the fake forward's own, one a step
+    client_run(e, c, 8);
+    for (int i = 0; i < 8; i++) {
+        assert_true(client_done(c[i]));
+        client_release(c[i]);
+        mem_free(c[i]);
+    }
+    eng_destroy(e);
+    metrics_destroy(m);
+}
+
+static void requests_that_cannot_be_are_refused(void **state) {
+    (void)state;
+    struct kn_device d;
+    fake_init(&d, 8); // 128 positions
+    struct eng_config cfg = client_config(&d);
+    struct eng *e = client_engine(&d, &cfg);
+    struct client *c = client_new();
+    int32_t prompt[300];
+    prompt_of(prompt, 300, 12);
+    struct err_info info;
+#define REFUSED(code, field, change)                                                               \
+    do {                                                                                           \
+        client_init(c, prompt, 10, 10);                                                            \
+        change;                                                                                    \
+        assert_int_equal(client_submit(c, e, &info), code);                                        \
+        assert_string_equal(info.param, field);                                                    \
+        assert_null(c->stream);                                                                    \
+    } while (0)
+    REFUSED(ERR_INVALID, "prompt", c->r.n_prompt = 0);
+    REFUSED(ERR_INVALID, "prompt", c->prompt[9] = FAKE_VOCAB);
+    REFUSED(ERR_INVALID, "prompt", c->prompt[0] = -1);
+    REFUSED(ERR_CONTEXT, "prompt", c->r.n_prompt = 256);
+    REFUSED(ERR_CONTEXT, "max_tokens", c->r.max_tokens = 120); // 129 positions
+    REFUSED(ERR_INVALID, "max_tokens", c->r.max_tokens = -1);
+    REFUSED(ERR_INVALID, "min_tokens", c->r.min_tokens = 11);
+    REFUSED(ERR_INVALID, "n", c->r.n = 0);
+    REFUSED(ERR_INVALID, "n", c->r.n = 17); // more than sequences can run
+    REFUSED(ERR_INVALID, "stop_token_ids", (c->r.n_stop_ids = 1, c->stop_ids[0] = FAKE_VOCAB));
+    REFUSED(ERR_INVALID, "stop_token_ids", c->r.n_stop_ids = 65);
+    REFUSED(ERR_INVALID, "prompt_logprobs", c->r.n_prompt_logprobs = 21);
+    REFUSED(ERR_INVALID, "logprobs", c->r.sampling.n_logprobs = 21);
+    REFUSED(ERR_INVALID, "temperature", c->r.sampling.temperature = -1);
+    REFUSED(ERR_INVALID, "temperature", c->r.sampling.temperature = __builtin_nanf(""));
+    REFUSED(ERR_INVALID, "top_p", c->r.sampling.top_p = 0);
+    REFUSED(ERR_INVALID, "min_p", c->r.sampling.min_p = 2);
+    REFUSED(ERR_INVALID, "top_k", c->r.sampling.top_k = -1);
+    REFUSED(ERR_INVALID, "repetition_penalty", c->r.sampling.repetition = 0);
+    REFUSED(ERR_INVALID, "logit_bias", (c->r.sampling.n_bias = 1, c->bias[0].id = -2));
+    REFUSED(ERR_INVALID, "logit_bias",
+            (c->r.sampling.n_bias = 1, c->bias[0].bias = __builtin_inff()));
+    client_init(c, prompt, 10, 119); // 128 positions: fits exactly
+    c->r.ignore_eos = true;
+    run_one(e, c);
+    assert_int_equal(c->choices[0].got, 119);
+    client_release(c);
+    eng_destroy(e);
+    mem_free(c);
+}
+
+static void metrics_have_both_names(void **state) {
+    (void)state;
+    struct kn_device d;
+    fake_init(&d, 64);
+    for (int with = 0; with < 2; with++) {
+        struct metrics *m = metrics_create();
+        struct eng_config cfg = client_config(&d);
+        cfg.metrics = m;
+        cfg.vllm_metrics = with;
+        cfg.model_label = "tiny\"model";
+        struct eng *e = client_engine(&d, &cfg);
+        struct client *c = client_new();
+        int32_t prompt[20];
+        client_init(c, prompt, prompt_of(prompt, 20, 13), 5);
+        c->r.n = 2;
+        c->r.ignore_eos = true;
+        run_one(e, c);
+        struct buf out;
+        buf_init(&out, 0);
+        metrics_expose(m, &out);
+        static const char *const lines[] = {
+            "num_requests_running",
+            "num_requests_waiting",
+            "kv_cache_usage_perc",
+            "prompt_tokens_total{model_name=\"tiny\\\"model\",engine=\"0\"} 20\n",
+            "generation_tokens_total{model_name=\"tiny\\\"model\",engine=\"0\"} 10\n",
+            "request_success_total{model_name=\"tiny\\\"model\",engine=\"0\","
+            "finished_reason=\"length\"} 1\n", // requests, not choices
+            "num_preemptions_total",
+            "prefix_cache_queries_total",
+            "prefix_cache_hits_total",
+            "time_to_first_token_seconds_count",
+            "inter_token_latency_seconds_count",
+            "e2e_request_latency_seconds_count",
+            "request_queue_time_seconds_count",
+            "request_prefill_time_seconds_count",
+            "request_decode_time_seconds_count",
+            "request_prompt_tokens_sum",
+            "request_generation_tokens_sum",
+        };
+        for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
+            char name[200];
+            snprintf(name, sizeof name, "\nvllm:%s", lines[i]);
+            if ((strstr(out.data, name) != NULL) != (with == 1))
+                fail_msg("%s: %s", lines[i], out.data);
+        }
+        assert_non_null(
+            strstr(out.data, "\ngraft_prompt_tokens_total{model=\"tiny\\\"model\"} 20\n"));
+        assert_non_null(strstr(out.data, "graft_inter_token_latency_seconds_count"
+                                         "{model=\"tiny\\\"model\"} 8\n"));
+        buf_fini(&out);
+        client_release(c);
+        eng_destroy(e);
+        metrics_destroy(m);
+        mem_free(c);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(any_schedule_gives_the_plain_tokens),
+        cmocka_unit_test(a_second_request_finds_the_prefix),
+        cmocka_unit_test(choices_share_the_prompt),
+        cmocka_unit_test(limits_end_a_choice),
+        cmocka_unit_test(a_score_skips_no_wanted_row),
+        cmocka_unit_test(a_full_ring_pauses_only_its_request),
+        cmocka_unit_test(paused_sequences_give_way_first),
+        cmocka_unit_test(priority_runs_first_and_displaces),
+        cmocka_unit_test(the_queue_is_bounded),
+        cmocka_unit_test(a_stop_ends_what_runs),
+        cmocka_unit_test(deadlines_hold_in_each_state),
+        cmocka_unit_test(tokens_come_from_the_device_when_they_can),
+        cmocka_unit_test(a_steady_decode_allocates_nothing),
+        cmocka_unit_test(requests_that_cannot_be_are_refused),
+        cmocka_unit_test(metrics_have_both_names),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
