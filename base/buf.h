@@ -25,7 +25,7 @@ void buf_append(struct buf *b, const void *p, size_t n);
 void buf_puts(struct buf *b, const char *s);
 void buf_putc(struct buf *b, char c);
 void buf_printf(struct buf *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-void buf_vprintf(struct buf *b, const char *fmt, va_list ap);
+void buf_vprintf(struct buf *b, const char *fmt, va_list ap) __attribute__((format(printf, 2, 0)));
 void buf_consume(struct buf *b, size_t n); // drops the first n bytes
 // Hands the bytes over to the caller (free with mem_free) and leaves the buffer empty.
 char *buf_take(struct buf *b, size_t *len);
