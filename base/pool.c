@@ -75,7 +75,6 @@ static void *worker_main(void *arg) {
 static void open_run(struct pool *p, pool_fn fn, void *arg) {
     p->fn = fn;
     p->arg = arg;
-    atomic_store_explicit(&p->came.word, 0, memory_order_relaxed);
     if (++p->run == 0) // 0 is what workers start from
         p->run = 1;
     atomic_store(&p->state, (uint64_t)p->run << 32);
@@ -91,6 +90,7 @@ static void close_run(struct pool *p) {
 
 void pool_share(struct pool *p, pool_fn fn, void *arg) {
     lock_take(&p->lock);
+    atomic_store_explicit(&p->came.word, 0, memory_order_relaxed);
     if (p->nt == 1) {
         fn(arg, 0, 1);
     } else {
