@@ -267,7 +267,7 @@ static enum gw_parse_event feed_head(struct gw_parse *p, const char *s, size_t n
                        : "malformed header line");
     *used += len;
     p->bytes += len;
-    int e = llhttp_execute(&p->llhttp, s, len);
+    llhttp_errno_t e = llhttp_execute(&p->llhttp, s, len);
     if (e != HPE_OK && e != HPE_PAUSED)
         return bad_llhttp(p, info);
     if ((e == HPE_PAUSED) != end || (end && llhttp_get_error_pos(&p->llhttp) != s + len))
@@ -293,7 +293,7 @@ static enum gw_parse_event feed_head(struct gw_parse *p, const char *s, size_t n
 static enum gw_parse_event feed_chunked(struct gw_parse *p, const char *s, size_t n, size_t *used,
                                         struct err_info *info) {
     p->mark = s;
-    int e = llhttp_execute(&p->llhttp, s, n);
+    llhttp_errno_t e = llhttp_execute(&p->llhttp, s, n);
     if (e != HPE_OK && e != HPE_PAUSED)
         return bad_llhttp(p, info);
     const char *end = e == HPE_PAUSED ? llhttp_get_error_pos(&p->llhttp) : s + n;

@@ -164,6 +164,8 @@ void gw__worker_fini(struct gw_worker *w) {
 }
 
 const char *gw__worker_date(struct gw_worker *w, int64_t now) {
+    static const char days[] = "SunMonTueWedThuFriSat";
+    static const char months[] = "JanFebMarAprMayJunJulAugSepOctNovDec";
     if (now >= w->date_until) {
         int64_t wall = clock_wall_ns(w->server->cfg.clock);
         time_t sec = (time_t)(wall / second_ns);
@@ -171,8 +173,7 @@ const char *gw__worker_date(struct gw_worker *w, int64_t now) {
         gmtime_r(&sec, &tm);
         // Not strftime: its names follow the locale.
         snprintf(w->date, sizeof w->date, "Date: %.3s, %02d %.3s %04d %02d:%02d:%02d GMT\r\n",
-                 "SunMonTueWedThuFriSat" + 3 * tm.tm_wday, tm.tm_mday,
-                 "JanFebMarAprMayJunJulAugSepOctNovDec" + 3 * tm.tm_mon, tm.tm_year + 1900,
+                 days + 3 * tm.tm_wday, tm.tm_mday, months + 3 * tm.tm_mon, tm.tm_year + 1900,
                  tm.tm_hour, tm.tm_min, tm.tm_sec);
         w->date_until = now + second_ns - wall % second_ns;
     }
