@@ -5,13 +5,13 @@
 //   --rows N        only this number of rows     --reps N      repetitions (15)
 //   --threads N     (default: as the server)     --isa NAME    (default: the best)
 //   --pin           pool on the process's CPUs   --json        one object a line
+//   --transposed    dx = dy W instead            --cpu-time    with --threads 1: count CPU time
 // `step` is every product of one step of SmolLM2-135M: 30 layers, and the head where few rows want
 // logits. `shapes` takes single matrices in turn from more memory than the caches hold. `overhead`
 // is what an empty command costs. `load` is the time to pack a model's weights.
 //
 // The speed of a shared machine changes from one second to the next, so both limits are measured
 // right before each repetition, and the shares are medians of ratios.
-#include "base/clock.h"
 #include "base/mem.h"
 #include "kernels/cpu/cpu_internal.h"
 #include "limits.h"
@@ -185,14 +185,14 @@ struct work {
 };
 
 static double run_once(struct bench *b, const struct work *k) {
-    int64_t t = clock_mono_ns(&clock_system);
+    int64_t t = limits_now_ns(b->limits);
     for (int i = 0; i < k->count; i++)
         record_product(b, k->first + (b->next + i) % b->n_weights, k->rows);
     struct err_info info;
     if (b->ops->queue_wait(b->q, &info))
         die(info.message);
     b->next = (b->next + k->count) % b->n_weights;
-    return (double)(clock_mono_ns(&clock_system) - t) * 1e-9;
+    return (double)(limits_now_ns(b->limits) - t) * 1e-9;
 }
 
 static void measure(struct bench *b, const struct work *k) {
@@ -286,12 +286,12 @@ static void bench_load(struct bench *b, enum kn_dtype t) {
     double time[MAX_REPS];
     size_t bytes = 0;
     for (int r = 0; r < b->reps; r++) {
-        int64_t start = clock_mono_ns(&clock_system);
+        int64_t start = limits_now_ns(b->limits);
         for (int l = 0; l < LAYERS; l++)
             for (int i = 0; i < N_LAYER; i++)
                 add_weight(b, t, &layer_shapes[i]);
         add_weight(b, t, &head_shape);
-        time[r] = (double)(clock_mono_ns(&clock_system) - start) * 1e-9;
+        time[r] = (double)(limits_now_ns(b->limits) - start) * 1e-9;
         bytes = b->bytes;
         drop_weights(b);
     }
@@ -322,11 +322,11 @@ static void bench_overhead(struct bench *b) {
     for (int c = 0; c < 3; c++) {
         double v[MAX_REPS];
         for (int r = 0; r < b->reps; r++) {
-            int64_t t = clock_mono_ns(&clock_system);
+            int64_t t = limits_now_ns(b->limits);
             for (int i = 0; i < counts[c]; i++)
                 (void)cpu_record(b->q, run_nothing, NULL, 0);
             (void)b->ops->queue_wait(b->q, NULL);
-            v[r] = (double)(clock_mono_ns(&clock_system) - t);
+            v[r] = (double)(limits_now_ns(b->limits) - t);
         }
         double m = median(v, b->reps);
         printf("%d empty commands: %.1f us [%.1f-%.1f], %.0f ns each\n", counts[c], m * 1e-3,
@@ -360,6 +360,7 @@ static int type_named(const char *s) {
 int main(int argc, char **argv) {
     static struct bench b; // large
     struct kn_device_config cfg = {0};
+    bool cpu_time = false;
     const char *what = argc > 1 ? argv[1] : "step";
     b.ops = &kn_ops_cpu;
     b.reps = 15;
@@ -372,6 +373,8 @@ int main(int argc, char **argv) {
             cfg.pin = true;
         else if (strcmp(argv[i], "--transposed") == 0)
             b.transposed = true;
+        else if (strcmp(argv[i], "--cpu-time") == 0)
+            cpu_time = true;
         else if (strcmp(argv[i], "--type") == 0 && ++i)
             b.type = type_named(next);
         else if (strcmp(argv[i], "--rows") == 0 && ++i)
@@ -391,7 +394,7 @@ int main(int argc, char **argv) {
     if (b.ops->open(&cfg, &b.d, &info) || b.ops->queue_create(b.d, &b.q))
         die(info.message);
     b.ops->info(b.d, &b.info);
-    if (limits_create(&b.limits, cpu_device_isa(b.d)->name, b.info.threads))
+    if (limits_create(&b.limits, cpu_device_isa(b.d)->name, b.info.threads, cpu_time))
         die("no memory");
     make_inputs(&b);
     static const enum kn_dtype usual[] = {KN_BF16, KN_Q8_0, KN_Q4_0, KN_Q4_1};

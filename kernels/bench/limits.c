@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 #include <stdint.h>
 #include <string.h>
+#include <time.h>
 
 enum {
     BUFFERS = 4, // in turn, so that no cache holds the next one
@@ -26,6 +27,7 @@ struct limits {
     const struct level *level;
     char *buffers;
     unsigned turn;
+    bool cpu_time;
     enum limit what; // of the run in progress
     const char *from;
 };
@@ -128,11 +130,12 @@ static const struct level *const levels[] = {&avx512, &avx2, &portable};
 static const struct level *const levels[] = {&portable};
 #endif
 
-enum err limits_create(struct limits **out, const char *isa, int threads) {
+enum err limits_create(struct limits **out, const char *isa, int threads, bool cpu_time) {
     struct limits *l = mem_zalloc(sizeof *l);
     if (!l)
         return ERR_NOMEM;
     l->level = &portable;
+    l->cpu_time = cpu_time;
     for (size_t i = 0; i < sizeof levels / sizeof *levels; i++)
         if (strcmp(levels[i]->name, isa) == 0)
             l->level = levels[i];
@@ -167,15 +170,23 @@ static void run(void *arg, int tid, int nt) {
         l->level->dot(ROUNDS);
 }
 
+int64_t limits_now_ns(const struct limits *l) {
+    if (!l->cpu_time)
+        return clock_mono_ns(&clock_system);
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
 double limits_measure(struct limits *l, enum limit what) {
     if (what == LIMIT_DOT && !l->level->dot)
         return 0;
     int nt = pool_threads(l->pool);
     l->what = what;
     l->from = l->buffers + (size_t)(l->turn++ % BUFFERS) * BUFFER_BYTES;
-    int64_t t = clock_mono_ns(&clock_system);
+    int64_t t = limits_now_ns(l);
     pool_run(l->pool, run, l);
-    double s = (double)(clock_mono_ns(&clock_system) - t) * 1e-9;
+    double s = (double)(limits_now_ns(l) - t) * 1e-9;
     if (what == LIMIT_READ)
         return (double)((size_t)BUFFER_BYTES / (size_t)nt & ~(size_t)4095) * nt / s;
     return (double)nt * ROUNDS * CHAINS *

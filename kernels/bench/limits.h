@@ -4,6 +4,7 @@
 #pragma once
 #include "base/err.h"
 #include "base/pool.h"
+#include <stdint.h>
 
 enum limit {
     LIMIT_READ, // bytes per second from memory, all threads
@@ -14,7 +15,10 @@ enum limit {
 
 struct limits;
 // isa: "avx512", "avx2" or "portable"; the latter has no dot limit and a rough FMA limit.
-enum err limits_create(struct limits **out, const char *isa, int threads);
+// cpu_time: count the process's CPU time instead of the clock's, which only makes sense with one
+// thread: it hides most of what other processes do to the machine.
+enum err limits_create(struct limits **out, const char *isa, int threads, bool cpu_time);
 void limits_destroy(struct limits *l);
 double limits_measure(struct limits *l, enum limit what);
+int64_t limits_now_ns(const struct limits *l); // the clock that is used
 const char *limit_name(enum limit what);
