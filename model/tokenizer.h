@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Byte-level BPE tokenizer, as Hugging Face `tokenizers` defines it (the oracle): added-token
-// split, normalizer, pre-tokenizer split (PCRE2), byte map, merges by rank. Immutable after it is
-// built, so any thread may use one; each call brings its own memory.
+// split, pre-tokenizer split (PCRE2), byte map, merges by rank. Immutable after it is built, so any
+// thread may use one; each call brings its own memory. What a file asks for beyond that (another
+// model, a normalizer, an unknown split) is refused by its name.
 #pragma once
 #include "base/buf.h"
 #include "base/err.h"
@@ -12,6 +13,7 @@
 struct tokenizer;
 
 // tokenizer.json (and tokenizer_config.json's text, which may be NULL) of a Hugging Face folder.
+// *out is NULL on failure; the error names the entry.
 enum err tokenizer_from_hf(const char *json, size_t len, const char *config, size_t config_len,
                            struct tokenizer **out, struct err_info *info);
 
@@ -51,15 +53,20 @@ struct tok_encode_opts {
                         // false: text that looks like a control token stays text (user input)
     size_t max_ids;     // stop with ERR_CONTEXT once more ids than this are certain; 0: no limit
 };
-// Appends the ids of text[0..len), valid UTF-8, to *out. O(n log n); on failure *out holds what it
-// held.
+// Appends the ids of text[0..len) to *out. O(n log n). Equal to the oracle, but that plain text
+// never becomes a control token, also not by merges; only a control token that is a single byte
+// stands for that byte. A byte that the vocabulary lacks is dropped, or is the unknown token if
+// there is one. ERR_INVALID: not UTF-8; ERR_LIMIT: over 1 GiB, or a split pattern that takes too
+// long; on failure *out holds what it held.
 enum err tokenizer_encode(const struct tokenizer *t, const char *text, size_t len,
                           const struct tok_encode_opts *opts, struct tok_ids *out,
                           struct err_info *info);
 
 // A prompt in pieces: template output where user text must stay text although the template's own
 // special tokens are parsed. Equal to encoding the joined text, except that no special token is
-// matched inside or across a piece with `literal` set.
+// matched inside a piece with `literal` set or across its edge, and that one which ends at such an
+// edge is matched whatever follows (a longer special token, a letter). A piece may end inside a
+// character; the joined text may not.
 struct tok_piece {
     const char *text;
     size_t len;

@@ -20,8 +20,8 @@ static int match(struct tok__encoder *e, const struct tok__stage *s, const char 
 
 // The next match of the stage in p[0..n) from `at` on. *found false: none.
 //
-// A match may take FEW_STEPS. One that needs more, as \s*[\r\n]+ does to give back a long run, draws on
-// the call's budget, which is linear in the text: so is the time, whatever the pattern.
+// A match may take FEW_STEPS. One that needs more, as \s*[\r\n]+ does to give back a long run,
+// draws on the call's budget, which is linear in the text: so is the time, whatever the pattern.
 static enum err next_match(struct tok__encoder *e, const struct tok__stage *s, const char *p,
                            size_t n, size_t at, bool *found) {
     size_t steps = FEW_STEPS;

@@ -84,8 +84,17 @@ static bool word_char_at(const struct tok__encoder *e, size_t at, size_t end) {
                        PCRE2_NO_UTF_CHECK | PCRE2_ANCHORED, e->match, e->match_ctx) >= 0;
 }
 
-static bool stands_alone(const struct tok__encoder *e, size_t from, size_t to, size_t begin,
-                         size_t end) {
+// What stands beside text[from..to) inside [begin, end). For a special token only its own run
+// counts, or literal text could keep it from being matched.
+static bool stands_alone(const struct tok__encoder *e, const struct tok__added *token, size_t from,
+                         size_t begin, size_t end) {
+    size_t to = from + token->len;
+    if (token->special) {
+        const struct tok__run *run = run_at(e, from);
+        size_t run_begin = run > e->runs ? run[-1].end : 0;
+        begin = begin > run_begin ? begin : run_begin;
+        end = end < run->end ? end : run->end;
+    }
     if (from > begin && word_char_at(e, char_before(e->text, from), from))
         return false;
     return to == end || !word_char_at(e, to, end);
@@ -138,9 +147,9 @@ enum err tok__split_added(struct tok__encoder *e, int pass, size_t begin, size_t
         }
         size_t from = at, to = at + c.best->len;
         at = to;
-        if (c.best->single_word && !stands_alone(e, from, to, begin, end))
+        if (c.best->single_word && !stands_alone(e, c.best, from, begin, end))
             continue;
-        // An rstrip before may have taken text beyond `from`, so `done` can be on either side of it.
+        // `done` may be beyond `from`: an rstrip takes white space that another token begins with.
         if (c.best->lstrip)
             from = done < from ? space_begin(e, from, done) : done;
         if (c.best->rstrip) {

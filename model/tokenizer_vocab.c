@@ -14,15 +14,17 @@ struct tokenizer *tok__new(void) {
     t->bos = t->eos = t->unk = -1;
     for (int b = 0; b < 256; b++)
         t->byte_id[b] = -1;
-    if (hash_key_random(&t->key) != ERR_OK) {
-        mem_free(t);
+    t->blob_cap = 4096;
+    t->blob = mem_alloc(t->blob_cap); // never NULL: offsets are added to it, also those of no bytes
+    if (!t->blob || hash_key_random(&t->key) != ERR_OK) {
+        tokenizer_destroy(t);
         return NULL;
     }
     return t;
 }
 
 struct tok__shown tok__show(const char *p, size_t n) {
-    struct tok__shown s;
+    struct tok__shown s = {0};
     size_t room = sizeof(s.text) - 6, made = 0;
     bool whole = n <= room;
     s.text[made++] = '"';
@@ -48,7 +50,7 @@ static enum err blob_reserve(struct tokenizer *t, size_t n) {
     size_t need = t->blob_len + n;
     if (need <= t->blob_cap)
         return ERR_OK;
-    size_t cap = t->blob_cap ? t->blob_cap : 4096;
+    size_t cap = t->blob_cap;
     while (cap < need)
         cap *= 2;
     char *blob = mem_realloc(t->blob, cap);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fuzzes the tokenizer in three ways, chosen by the first byte: the rest is a tokenizer.json; or the
-// arrays of a GGUF file, one entry a line; or a text for a fixed tokenizer that knows all bytes, whose
-// ids must decode to that text. Whatever gets built also encodes a text.
+// Fuzzes the tokenizer in three ways, chosen by the first byte: the rest is a tokenizer.json; or
+// the arrays of a GGUF file, one entry a line; or a text for a fixed tokenizer that knows all
+// bytes, whose ids must decode to that text. Whatever gets built also encodes a text.
 #include "base/mem.h"
 #include "base/utf8.h"
 #include "model/tokenizer.h"

@@ -182,6 +182,11 @@ static void user_text_never_becomes_a_special_token(void **state) {
     CHECK_PIECES(t, "{<|a|><|b|>}", TEMPLATE("<|a|>"), TEMPLATE("<|b|>"));
     CHECK_PIECES(t, "<|a|>{<|a|>}", USER("<|a|>"), TEMPLATE("<|a|>"));
     CHECK_PIECES(t, "<|{<|a|>}", USER("<|"), TEMPLATE("<|a|>"));
+    // A letter beside a token that must stand alone counts in the template's own text only.
+    CHECK_PIECES(t, "{<one>}x", TEMPLATE("<one>"), USER("x"));
+    CHECK_PIECES(t, "<one>x", TEMPLATE("<one>x"));
+    CHECK_PIECES(t, "x{<one>}", USER("x"), TEMPLATE("<one>"));
+    CHECK_PIECES(t, "x<one>", TEMPLATE("x<one>"));
     tokenizer_destroy(t);
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Building a tokenizer: from a GGUF file's arrays it equals the one from tokenizer.json, and what is
-// malformed or not supported is refused with an error that names it.
+// Building a tokenizer: from a GGUF file's arrays it equals the one from tokenizer.json, and what
+// is malformed or not supported is refused with an error that names it.
 #include "base/mem.h"
 #include "model/source.h"
 #include "tests/model/tokenizer_support.h"

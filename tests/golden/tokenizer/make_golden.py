@@ -59,7 +59,7 @@ BLOCKS = [(0x20, 0x7E), (0xA0, 0xFF), (0x100, 0x24F), (0x250, 0x2FF), (0x300, 0x
           (0xF0000, 0xF0100), (0x10FF00, 0x10FFFF)]
 SPECIALS = ["<|begin_of_text|>", "<|end_of_text|>", "<|eot_id|>", "<|start_header_id|>", "<|end_header_id|>",
             "<|im_start|>", "<|im_end|>", "<|endoftext|>", "<repo_name>", "<file_sep>", "<pad>", "<mask>",
-            "<strip>", "word", "  ", "<|a|>", "<|a|><|b|>", "<é>", "[INST]", "\n\n"]
+            "<strip>", "word", "  ", "<|a|>", "<|a|><|b|>", "<é>", "[INST]", "\n\n", "<one>"]
 SUFFIXES = ["'s", "'S", "'t", "'T", "'re", "'RE", "'Re", "'ve", "'m", "'M", "'ll", "'LL", "'lL", "'d", "'D",
             "'\u017f", "'\u212a", "\u2019s", "''s", "'", "'l", "'sx", "n't"]
 EMOJI = ["\U0001F600", "\U0001F468\u200d\U0001F469\u200d\U0001F467", "\U0001F44D\U0001F3FD",
@@ -215,7 +215,7 @@ def make_flags(corpus):
                       unk_token="<unk>", fuse_unk=True)
     train(t, [s for s in corpus if s.isascii()], 500, alphabet=False, special=["<unk>", "<pad>"])
     t.add_special_tokens([AddedToken("<mask>", lstrip=True), AddedToken("<|a|>"), AddedToken("<|a|><|b|>"),
-                          AddedToken("<strip>", lstrip=True, rstrip=True), AddedToken("[INST]", rstrip=True)])
+                          AddedToken("<strip>", lstrip=True, rstrip=True), AddedToken("[INST]", rstrip=True), AddedToken("<one>", single_word=True)])
     t.add_tokens([AddedToken("word", single_word=True, normalized=False), AddedToken("wordy", normalized=True),
                   AddedToken("  ", normalized=False), AddedToken("\n\n", rstrip=True, normalized=True),
                   AddedToken("<é>", single_word=True), AddedToken("it", single_word=True, lstrip=True),
