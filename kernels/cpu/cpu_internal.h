@@ -19,7 +19,7 @@
 
 enum {
     CPU_MAX_THREADS = 256,
-    CPU_SCRATCH_BYTES = 1 << 20, // per thread, 64-byte aligned, L2-sized
+    CPU_SCRATCH_BYTES = 2 << 20, // per thread, 64-byte aligned; what is touched stays L2-sized
 };
 
 struct cpu_command;

@@ -18,5 +18,6 @@ const struct cpu_isa ISA(cpu_isa) = {
     .rope_table = ISA(cpu_rope_table),
     .rope_kv = ISA(cpu_rope_kv),
     .attn = ISA(cpu_attn),
+    .sample = ISA(cpu_sample),
     .quantize_row = ISA(cpu_quantize_row),
 };
