@@ -157,13 +157,28 @@ def rope_factors(m):
     return np.where(wave < context / s["high_freq_factor"], 1.0, out)
 
 
+def q8_margin(x):
+    """How near a value is to the boundary between two int8, in units of what f32 noise may move it."""
+    b = x.astype(np.float32).reshape(-1, 32)
+    top = np.abs(b).max(axis=-1, keepdims=True)
+    scaled = b * np.divide(np.float32(127), top, where=top > 0, out=np.zeros_like(top))
+    return np.abs(np.abs(scaled) % 1 - 0.5).min() / 1e-4
+
+
+def bf16_margin(x):
+    low = np.abs(x).astype(np.float32).view(np.uint32).astype(np.int64) & 0xFFFF
+    return np.abs(low - 0x8000).min() / 80
+
+
 class Reference:
     def __init__(self, m, weights, types, modelled):
         self.m, self.types, self.modelled = m, types, modelled
         self.w = {k: v.astype(np.float64) for k, v in weights.items()}
+        self.margin = np.inf  # the least of all rounded values; above 1 f32 rounds as f64 does
 
     def linear(self, x, name):
         if self.modelled and self.types[name] in (QT.Q8_0, QT.Q4_0, QT.Q4_1):
+            self.margin = min(self.margin, q8_margin(x))
             x = round_q8(x)
         return x @ self.w[name].T
 
@@ -182,6 +197,7 @@ class Reference:
         k = self.rotate(self.linear(x, p + "k_proj.weight").reshape(n, m["kv"], m["dim"]))
         v = self.linear(x, p + "v_proj.weight").reshape(n, m["kv"], m["dim"])
         if self.modelled:
+            self.margin = min(self.margin, bf16_margin(k), bf16_margin(v))
             k, v = round_bf16(k), round_bf16(v)
         k, v = (np.repeat(t, m["heads"] // m["kv"], axis=1) for t in (k, v))
         score = np.einsum("ihd,jhd->hij", q, k) / np.sqrt(m["dim"])
@@ -355,12 +371,24 @@ def write_folder(path, m, weights):
 
 # --- golden logits -------------------------------------------------------------------------------
 
-def prompts(m):
-    """(ids, positions whose logits are kept); the longest fills more than two KV blocks."""
+def prompts(m, reference):
+    """(ids, positions whose logits are kept); the longest fills more than two KV blocks.
+
+    Random, but each token such that no value at its position lies near a rounding boundary: one that
+    falls to the other side in f32 changes the values after it, many of which then do so too, and in
+    the end the logits differ by a tenth of what the rounding itself does.
+    """
     rng = np.random.default_rng(m["seed"] + 1000)
     out = []
     for n, keep in ((1, [0]), (7, [0, 3, 6]), (45, [0, 15, 16, 31, 32, 44])):
-        out.append((rng.integers(0, VOCAB, n), keep))
+        ids = np.empty(0, np.int64)
+        while len(ids) < n:
+            longer = np.append(ids, rng.integers(0, VOCAB))
+            reference.margin = np.inf
+            reference.logits(longer)
+            if reference.margin > 1:
+                ids = longer
+        out.append((ids, keep))
     return out
 
 
@@ -385,11 +413,11 @@ def transformers_model(m, path, values):
     return model
 
 
-def check_transformers(model, exact, m):
+def check_transformers(model, exact, chosen):
     import torch
 
     worst = 0.0
-    for ids, _ in prompts(m):
+    for ids, _ in chosen:
         with torch.inference_mode():
             theirs = model(torch.tensor(ids)[None]).logits[0].numpy().astype(np.float64)
         worst = max(worst, np.abs(theirs - exact.logits(ids)).max())
@@ -397,11 +425,11 @@ def check_transformers(model, exact, m):
     return worst
 
 
-def write_golden(path, m, modelled, exact):
+def write_golden(path, chosen, modelled, exact):
     effect = 0.0
     with open(path, "wb") as f:
-        f.write(struct.pack("<4sIII", b"GLGT", 1, VOCAB, len(prompts(m))))
-        for ids, keep in prompts(m):
+        f.write(struct.pack("<4sIII", b"GLGT", 1, VOCAB, len(chosen)))
+        for ids, keep in chosen:
             logits = modelled.logits(ids)[keep]
             effect = max(effect, np.abs(logits - exact.logits(ids)[keep]).max())
             f.write(struct.pack("<II", len(ids), len(keep)))
@@ -462,10 +490,11 @@ def main():
         write = write_gguf if name.endswith(".gguf") else write_folder
         values, types = write(path, m, random_weights(m))
         modelled, exact = Reference(m, values, types, True), Reference(m, values, types, False)
-        effect = write_golden(path + ".logits", m, modelled, exact)
+        chosen = prompts(m, modelled)
+        effect = write_golden(path + ".logits", chosen, modelled, exact)
         line = f"{name}: rounding moves logits by up to {effect:.2e}"
         if not args.no_transformers:
-            worst = check_transformers(transformers_model(m, path, values), exact, m)
+            worst = check_transformers(transformers_model(m, path, values), exact, chosen)
             line += f"; exact reference within {worst:.1e} of transformers"
         print(line, flush=True)
     if not args.no_transformers:

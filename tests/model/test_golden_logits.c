@@ -67,10 +67,12 @@ static void golden_free(struct golden *g) {
         mem_free(g->prompts[i].logits);
 }
 
-// Logits are a few units wide. Activations that lie halfway between two int8 values may fall either
-// way in f32 and f64, which the tolerance for quantised types allows for.
+// Logits are a few units wide, and the rounding that is modelled moves them by a tenth. The prompts
+// were chosen so that no rounding is a near tie, so f32 noise is what may differ.
+static const double tolerance = 2e-4;
+
 static void check_prompt(const char *what, const struct prompt *p, const float *found,
-                         int32_t vocab, double tolerance) {
+                         int32_t vocab) {
     double worst = 0;
     for (size_t i = 0; i < (size_t)p->kept * (size_t)vocab; i++) {
         double d = fabs((double)found[i] - (double)p->logits[i]);
@@ -80,7 +82,7 @@ static void check_prompt(const char *what, const struct prompt *p, const float *
         fail_msg("%s, prompt of %d: logits differ by %g", what, p->n, worst);
 }
 
-static void check_model(const char *model, const char *isa, double tolerance) {
+static void check_model(const char *model, const char *isa) {
     struct fx x;
     struct golden g;
     fx_open(&x, model, &(struct fx_options){.isa = isa});
@@ -101,7 +103,7 @@ static void check_model(const char *model, const char *isa, double tolerance) {
     fx_run(&x, &b, NULL, NULL);
     const float *at = x.logits;
     for (int32_t i = 0; i < g.n; i++) {
-        check_prompt(model, &g.prompts[i], at, x.vocab, tolerance);
+        check_prompt(model, &g.prompts[i], at, x.vocab);
         at += (size_t)g.prompts[i].kept * (size_t)x.vocab;
     }
     golden_free(&g);
@@ -110,13 +112,9 @@ static void check_model(const char *model, const char *isa, double tolerance) {
 
 static void test_golden(void **state) {
     (void)state;
-    static const struct {
-        const char *model;
-        double tolerance;
-    } models[] = {
-        {"f32.gguf", 2e-3},  {"f16.gguf", 2e-3},  {"bf16.gguf", 2e-3},  {"q8_0.gguf", 2e-2},
-        {"q4_0.gguf", 2e-2}, {"q4_1.gguf", 2e-2}, {"mixed.gguf", 2e-2}, {"llama3.gguf", 2e-3},
-        {"hf-f32", 2e-3},    {"hf-f16", 2e-3},    {"hf-llama3", 2e-3},
+    static const char *const models[] = {
+        "f32.gguf",   "f16.gguf",    "bf16.gguf", "q8_0.gguf", "q4_0.gguf", "q4_1.gguf",
+        "mixed.gguf", "llama3.gguf", "hf-f32",    "hf-f16",    "hf-llama3",
     };
     static const char *const isas[] = {"avx512", "avx2", "portable"};
     for (size_t j = 0; j < sizeof isas / sizeof *isas; j++) {
@@ -129,8 +127,8 @@ static void test_golden(void **state) {
         kn_ops_cpu.close(d);
         for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
             char path[128];
-            snprintf(path, sizeof path, "tests/golden/models/%s", models[i].model);
-            check_model(path, isas[j], models[i].tolerance);
+            snprintf(path, sizeof path, "tests/golden/models/%s", models[i]);
+            check_model(path, isas[j]);
         }
     }
 }
