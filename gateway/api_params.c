@@ -50,7 +50,7 @@ static enum err read_sampling(const struct app *app, const json_t *body, struct 
         return rc;
     *s = (struct eng_sampling){
         .temperature = (float)temperature,
-        .top_p = (float)top_p,
+        .top_p = top_p > 0 ? (float)top_p : 1e-9F, // 0 is legal: the likeliest token alone
         .min_p = (float)min_p,
         .top_k = top_k < 0 ? 0 : (int32_t)top_k,
         .presence = (float)presence,

@@ -4,6 +4,7 @@
 #include "gateway/generation_internal.h"
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 void gen_logprobs_init(struct gen_logprobs *l) {
     buf_init(&l->tokens, 0);
@@ -37,7 +38,7 @@ static void token_text(const struct generation *g, int32_t id, struct buf *out) 
     const char *bytes = tokenizer_token_bytes(g->app->tokenizer, id, &len);
     if (g->params->tokens_as_ids) {
         buf_printf(out, "token_id:%d", id);
-    } else if (utf8_valid(bytes, len)) {
+    } else if (utf8_valid(bytes, len) && !memchr(bytes, 0, len)) {
         buf_append(out, bytes, len);
     } else {
         buf_puts(out, "bytes:");

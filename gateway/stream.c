@@ -71,8 +71,10 @@ void gw__stream_close_chunk(struct gw_conn *c) {
         return;
     c->stream.chunk_at = SIZE_MAX;
     size_t n = c->out.len - at - SIZE_ROOM;
-    if (n == 0 || c->failed)
+    if (n == 0 || c->failed) { // the room for its size was never written: it must not be sent
+        c->out.len = at;
         return;
+    }
     char text[SIZE_ROOM];
     size_t digits = 0;
     for (size_t v = n; v; v >>= 4)
