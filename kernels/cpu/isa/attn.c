@@ -30,6 +30,7 @@ struct scratch {
     float s[ATTN_MR * ATTN_TILE];
     int32_t lo[ATTN_ROWS], hi[ATTN_ROWS]; // positions [lo, hi) that a token sees
     bool begun[ATTN_ROWS];                // token: `sum` holds something
+    const uint16_t *after[ATTN_BLOCKS];   // what will be read after this unit; NULL: unknown
 };
 _Static_assert(sizeof(struct scratch) <= CPU_SCRATCH_BYTES - ATTN_PART_BYTES, "scratch too small");
 
@@ -156,7 +157,8 @@ static void load_q(const struct kn_attn *p, const struct unit *u, struct scratch
 
 struct tile {
     const uint16_t *k[ATTN_BLOCKS], *v[ATTN_BLOCKS];
-    int32_t dims, pairs; // of a head, rounded up to 16; half the head's own
+    const uint16_t *next[ATTN_BLOCKS]; // k of the next tile, or any valid address
+    int32_t dims, pairs;               // of a head, rounded up to 16; half the head's own
 };
 
 // Rows row..row + n - 1 see the tile's positions [begin, end).
@@ -172,8 +174,10 @@ static void tile_rows(struct scratch *x, const struct tile *t, int32_t row, int3
     struct attn_values val = {.step = 2 * t->dims, .begin = begin, .end = end};
     for (int32_t c = 0; c < t->dims / V_LANES; c += ATTN_NV) {
         int32_t nv = t->dims / V_LANES - c < ATTN_NV ? t->dims / V_LANES - c : ATTN_NV;
-        for (int32_t b = begin / KN_KV_BLOCK; b < stop; b++)
+        for (int32_t b = begin / KN_KV_BLOCK; b < stop; b++) {
             val.block[b] = t->v[b] + c * 2 * V_LANES;
+            val.next[b] = t->next[b] + c * 2 * V_LANES;
+        }
         attn_pv_table[n - 1][nv - 1](x->s, &val, corr, x->o + row * ATTN_LD + c * V_LANES);
     }
 }
@@ -186,7 +190,7 @@ static void tile_all(struct scratch *x, const struct tile *t, int32_t row, int32
 
 // The blocks that hold positions [lo, hi) of the tile at `at`; false if the table has none there.
 static bool find_blocks(const struct kn_attn *p, const struct unit *u, int32_t at, int32_t lo,
-                        int32_t hi, struct tile *t) {
+                        int32_t hi, const uint16_t *const *after, struct tile *t) {
     const struct kn_batch *b = p->batch;
     const int32_t *blocks = (const int32_t *)b->block_table + (int64_t)u->seq * b->max_blocks;
     for (int32_t i = 0; i < ATTN_BLOCKS; i++) {
@@ -198,6 +202,10 @@ static bool find_blocks(const struct kn_attn *p, const struct unit *u, int32_t a
             return false;
         t->k[i] = kv_part(p->pool, &p->shape, block, p->layer, u->head);
         t->v[i] = t->k[i] + kv_v_offset(p->shape.head_dim);
+        int32_t then = pos + ATTN_TILE < hi ? blocks[(pos + ATTN_TILE) / KN_KV_BLOCK] : -1;
+        t->next[i] = then >= 0  ? kv_part(p->pool, &p->shape, then, p->layer, u->head)
+                     : after[i] ? after[i]
+                                : t->k[i];
     }
     return true;
 }
@@ -223,7 +231,7 @@ static void run_span(const struct kn_attn *p, const struct unit *u, int32_t span
     for (int32_t at = first; at < last && at < hi_max; at += ATTN_TILE) {
         if (at + ATTN_TILE <= lo_min)
             continue;
-        if (!find_blocks(p, u, at, lo_min, hi_max, &t)) {
+        if (!find_blocks(p, u, at, lo_min, hi_max, x->after, &t)) {
             cpu_fail(task, ERR_INTERNAL);
             return;
         }
@@ -342,6 +350,23 @@ static void fold_parts(struct scratch *x, const struct unit *u, int32_t span, in
     }
 }
 
+// Notes where the unit that this thread will probably claim next begins to read, so that its first
+// keys are fetched while the current unit ends. Only a hint.
+static void look_ahead(const struct kn_attn *p, const struct cursor *c, int32_t index,
+                       struct scratch *x) {
+    struct cursor ahead = *c;
+    struct unit u;
+    memset(x->after, 0, sizeof x->after);
+    if (!cursor_find(&ahead, index, &u))
+        return;
+    int32_t lo, hi;
+    seen_by(p, u.seq, u.token, &lo, &hi);
+    struct tile t = {0};
+    const uint16_t *none[ATTN_BLOCKS] = {0};
+    if (find_blocks(p, &u, lo / ATTN_TILE * ATTN_TILE, lo, hi, none, &t))
+        memcpy(x->after, t.k, sizeof x->after);
+}
+
 static void run_by_span(const struct kn_attn *p, int32_t units, int32_t indices, size_t slot_bytes,
                         struct cpu_task *t) {
     struct scratch *x = t->scratch;
@@ -349,6 +374,7 @@ static void run_by_span(const struct kn_attn *p, int32_t units, int32_t indices,
     struct cursor c;
     struct unit u;
     cursor_init(&c, p, true);
+    memset(x->after, 0, sizeof x->after);
     for (int32_t i; cpu_claim(t, indices, &i) && cursor_find(&c, i, &u);) {
         load_q(p, &u, x);
         run_span(p, &u, u.span + i - c.base, x, t);
@@ -372,7 +398,10 @@ static void run_units(const struct kn_attn *p, int32_t units, struct cpu_task *t
     struct cursor c;
     struct unit u;
     cursor_init(&c, p, false);
+    memset(x->after, 0, sizeof x->after);
     for (int32_t i; cpu_claim(t, units, &i) && cursor_find(&c, i, &u);) {
+        if (u.tokens == 1)
+            look_ahead(p, &c, i + t->nt, x);
         load_q(p, &u, x);
         for (int32_t s = 0; s < u.spans; s++) {
             run_span(p, &u, u.span + s, x, t);

@@ -70,7 +70,13 @@ V_FN void attn_qk(const int mr, const int nv, const float *q, const uint16_t *co
     for (int v = 0; v < nv; v++)
         acc[r][v] = v_zero();
     size_t at = 0;
+    size_t ahead = (size_t)pairs * KV_K_STEP; // V lies behind K
     for (int32_t i = 0; i < pairs; i++, q += 2, at += KV_K_STEP) {
+        if (mr < ATTN_MR) {
+            V_UNROLL
+            for (int v = 0; v < nv; v++)
+                __builtin_prefetch(b[v] + ahead + at);
+        }
         attn_even(mr, nv, acc, q, ATTN_LD, b, at);
         attn_odd(mr, nv, acc, q + 1, ATTN_LD, b, at);
     }
@@ -84,6 +90,7 @@ V_FN void attn_qk(const int mr, const int nv, const float *q, const uint16_t *co
 // What attn_pv adds up: p[r][j] * value j of the tile for j in [begin, end).
 struct attn_values {
     const uint16_t *block[ATTN_BLOCKS]; // V of each block, at the first of this call's vectors
+    const uint16_t *next[ATTN_BLOCKS];  // what is read next, as far from its start: prefetched
     int32_t step;                       // bf16 values from one pair of positions to the next
     int32_t begin, end;
 };
@@ -111,6 +118,11 @@ V_FN void attn_pv(const int mr, const int nv, const float *p, const struct attn_
             at += step;
         }
         for (; j + 2 <= stop; j += 2, at += step) {
+            if (mr < ATTN_MR) {
+                V_UNROLL
+                for (int v = 0; v < nv; v++)
+                    __builtin_prefetch(x->next[blk] + v * 2 * V_LANES + at);
+            }
             attn_even(mr, nv, acc, p + j, ATTN_TILE, b, at);
             attn_odd(mr, nv, acc, p + j + 1, ATTN_TILE, b, at);
         }
