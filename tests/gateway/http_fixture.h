@@ -22,10 +22,10 @@ struct fx {
     pthread_mutex_t mutex;
     pthread_cond_t changed;
     struct gw_request *waiting[600];
-    size_t n_waiting;
-    int closed;   // on_close calls
-    int writable; // on_writable calls
-    int handled;  // handler calls
+    _Atomic size_t n_waiting;
+    _Atomic int closed;   // on_close calls
+    _Atomic int writable; // on_writable calls
+    _Atomic int handled;  // handler calls
 };
 
 // `cfg` may be NULL; what fixture and routes need is filled in.

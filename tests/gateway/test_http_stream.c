@@ -179,7 +179,8 @@ static void test_client_leaves(void **state) {
             if (way == SHUTDOWN)
                 close(fd);
         }
-    assert_int_equal(gw_server_in_flight(f->server), 0);
+    while (gw_server_in_flight(f->server))
+        usleep(1000);
 }
 
 // A client that shuts its side after a request that is answered at once has its answers.
