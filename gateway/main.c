@@ -1,18 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // The binary's entry: subcommands. This file alone knows them all.
 #include "gateway/serve.h"
+#include "gateway/serve_options.h"
 #include "loadtest/loadtest.h"
+#include "loadtest/options.h"
 #include <stdio.h>
 #include <string.h>
 
 struct command {
     const char *name, *summary;
     int (*run)(int argc, char **argv);
+    const struct opt_table *options;
 };
 
 static const struct command commands[] = {
-    {"serve", "serve a model behind OpenAI's HTTP API", serve_main},
-    {"loadtest", "measure any OpenAI-compatible server", loadtest_main},
+    {"serve", "serve a model behind OpenAI's HTTP API", serve_main, &serve_option_table},
+    {"loadtest", "measure any OpenAI-compatible server", loadtest_main, &lt_option_table},
 };
 
 static void print_usage(FILE *to) {
@@ -23,11 +26,33 @@ static void print_usage(FILE *to) {
           to);
 }
 
+// docs/options.md is this text; a test compares them.
+static int print_options_page(void) {
+    struct buf out;
+    buf_init(&out, 0);
+    buf_puts(
+        &out,
+        "# Options\n\nMade by `graft help --markdown` from the tables that also parse the command "
+        "line. Each "
+        "option has an\nenvironment twin: `--max-num-seqs` is `GRAFT_MAX_NUM_SEQS`. The command "
+        "line wins. A flag "
+        "is switched off by `--no-…`.\nSizes take K, M, G, T (binary); times take ms, s, m, h.\n");
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
+        buf_putc(&out, '\n');
+        opt_print_markdown(commands[i].options, &out);
+    }
+    bool ok = !buf_err(&out) && fputs(out.data, stdout) >= 0;
+    buf_fini(&out);
+    return ok ? 0 : 1;
+}
+
 int main(int argc, char **argv) {
     if (argc < 2) {
         print_usage(stderr);
         return 2;
     }
+    if (argc == 3 && !strcmp(argv[1], "help") && !strcmp(argv[2], "--markdown"))
+        return print_options_page();
     if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help")) {
         print_usage(stdout);
         return 0;
