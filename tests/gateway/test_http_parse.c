@@ -207,7 +207,7 @@ static const struct good good_requests[] = {
      "/x", NULL, "", GW_POST, true},
     {CHUNKED "5\r\nhello\r\n0\r\n\r\nGET /", "/", "hello", "GET /", GW_POST, true},
     {CHUNKED "0\r\n\r\n", "/", "", "", GW_POST, true},
-    {CHUNKED "1\r\nh\r\n04;x=\"y\";z\r\nello\r\n000\r\nContent-Length: 99\r\nHost: b\r\n\r\nG", "/",
+    {CHUNKED "1\r\nh\r\n04;x=\"y\";z\r\nello\r\n000\r\nExpires: 0\r\nHost: b\r\n\r\nG", "/",
      "hello", "G", GW_POST, true},
     {"POST / HTTP/1.1\r\n" HOST "Transfer-Encoding: Chunked\r\nUpgrade: h2c\r\nConnection: "
      "upgrade\r\n\r\nA\r\n0123456789\r\n0\r\n\r\n",
