@@ -37,8 +37,9 @@ static enum err make_pool(struct eng *e, struct err_info *info) {
                        e->block_bytes, (int)KN_KV_BLOCK);
     if (blocks > INT32_MAX / KN_KV_BLOCK)
         blocks = INT32_MAX / KN_KV_BLOCK;
+    e->blocks = (int32_t)blocks;
     struct kv_config cfg = {
-        .blocks = (int32_t)blocks,
+        .blocks = e->blocks,
         .block_size = KN_KV_BLOCK,
         .prefix_cache = e->cfg.prefix_cache,
         .hot_ns = 60000000000,
@@ -116,11 +117,8 @@ void eng_destroy(struct eng *e) {
         mdl_forward_destroy(e->forward);
     if (e->queue)
         e->cfg.ops->queue_destroy(e->queue);
-    if (e->kv.pool) {
-        struct kv_stats st;
-        kv_pool_stats(e->pool, &st);
-        e->cfg.ops->free(e->cfg.device, e->kv.pool, (size_t)st.total * e->block_bytes);
-    }
+    if (e->kv.pool)
+        e->cfg.ops->free(e->cfg.device, e->kv.pool, (size_t)e->blocks * e->block_bytes);
     kv_pool_destroy(e->pool);
     eng__batch_fini(&e->batch);
     eng__sched_fini(&e->sched);

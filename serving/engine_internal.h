@@ -12,7 +12,7 @@ enum {
     // Rows of prompts whose log-probabilities are wanted, of one step, beside one row per sequence.
     ENG__SCORE_ROWS = 128,
     // Prefill tokens that a step always has room for.
-    ENG__MIN_CHUNK = 8,
+    ENG__MIN_CHUNK = 4,
 };
 
 struct eng {
@@ -39,6 +39,7 @@ struct eng {
     struct mdl_forward *forward;
     struct mdl_kv kv;
     size_t block_bytes;
+    int32_t blocks; // in the pool; never changes
     struct kv_pool *pool;
     struct eng__sched sched;
     struct eng__cost cost;

@@ -74,13 +74,11 @@ static enum err check_length(const struct eng *e, const struct eng_request *r,
                        (int)r->n_prompt, (int)most);
     // The last token is never computed, so it needs no position in the cache.
     int32_t n = most_new(e, r), positions = r->n_prompt + (n > 0 ? n - 1 : 0);
-    struct kv_stats st;
-    kv_pool_stats(e->pool, &st); // total never changes
-    if ((positions + KN_KV_BLOCK - 1) / KN_KV_BLOCK > st.total)
+    if ((positions + KN_KV_BLOCK - 1) / KN_KV_BLOCK > e->blocks)
         return err_set(info, ERR_CONTEXT, "max_tokens",
                        "%d prompt tokens and up to %d new ones do not fit into the KV cache of %d "
                        "tokens",
-                       (int)r->n_prompt, (int)n, (int)(st.total * KN_KV_BLOCK));
+                       (int)r->n_prompt, (int)n, (int)(e->blocks * KN_KV_BLOCK));
     return ERR_OK;
 }
 

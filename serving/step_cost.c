@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "serving/step_cost.h"
 
-// Reads are scaled so that a weight of 1 is about a block of work, as the rows' bucket is.
-static const double read_unit = 4096;
-static const double rate = 0.25; // of each correction
+// Reads are scaled so that in a long context errors are put down to attention, in a short one to the
+// products.
+static const double read_unit = 512;
+static const double rate = 0.3; // of each correction
 
 static int32_t bucket_of(int32_t rows) {
     int32_t octave = 31 - __builtin_clz((uint32_t)rows);
@@ -69,11 +70,11 @@ void eng__cost_observe(struct eng__cost *c, const struct eng__shape *s, int64_t 
     if (error > expected)
         error = expected;
     double xd = (double)s->decode_reads / read_unit, xp = (double)s->prefill_reads / read_unit;
-    double gain = rate * error / (1 + xd * xd + xp * xp) / read_unit;
-    c->decode_read_ns = at_least_0(c->decode_read_ns + gain * xd);
-    c->prefill_read_ns = at_least_0(c->prefill_read_ns + gain * xp);
+    double gain = rate * error / (1 + xd * xd + xp * xp);
+    c->decode_read_ns = at_least_0(c->decode_read_ns + gain * xd / read_unit);
+    c->prefill_read_ns = at_least_0(c->prefill_read_ns + gain * xp / read_unit);
     c->rows[b] += rate * (s->rows - c->rows[b]);
-    c->ns[b] = at_least_0(c->ns[b] + rate * error);
+    c->ns[b] = at_least_0(c->ns[b] + gain);
 }
 
 int32_t eng__cost_prefill(const struct eng__cost *c, const struct eng__shape *base, int32_t first,

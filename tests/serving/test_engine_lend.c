@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+// Background work over the engine: it gets idle time only, and the memory it borrows is its own until
+// it is asked for. The dummy here overwrites all it borrows, so that a block which is still
+// somebody's would show as wrong tokens.
+#include "base/mem.h"
+#include "serving/engine_internal.h"
+#include "tests/serving/engine_support.h"
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+// cmocka.h needs the four above
+#include <cmocka.h>
+
+struct dummy {
+    struct kn_device d;
+    struct eng *e;
+    int32_t slices, asked;
+    bool work;   // has something to do
+    size_t want; // borrows up to this
+    size_t holds;
+    uint64_t rng; // != 0: borrows and returns at random
+};
+
+static int64_t dummy_run(void *arg, int64_t budget_us) {
+    struct dummy *b = arg;
+    for (int32_t i = 0; i < b->e->sched.n_running; i++) // only what serving leaves
+        assert_true(b->e->sched.running[i]->req->paused);
+    assert_true(budget_us >= 1000 && budget_us <= 5000);
+    if (!b->work)
+        return 0;
+    b->slices++;
+    clock_manual_advance(&b->d.clock, budget_us * 1000);
+    if (b->rng && client_rnd(&b->rng, 2)) {
+        b->holds = b->holds / 2;
+        eng_background_return(b->e, b->holds);
+    }
+    kn_addr at;
+    b->holds = eng_background_borrow(b->e, b->want > b->holds ? b->want - b->holds : 0, &at);
+    memset((char *)b->d.pool_at + (at - (kn_addr)b->d.pool_at), 0xab, b->holds);
+    return budget_us;
+}
+
+static void dummy_give_back(void *arg, size_t bytes) {
+    struct dummy *b = arg;
+    b->asked++;
+    b->holds = bytes < b->holds ? b->holds - bytes : 0;
+    eng_background_return(b->e, b->holds);
+}
+
+static struct dummy *dummy_new(int32_t blocks) {
+    struct dummy *b = mem_zalloc(sizeof *b);
+    assert_non_null(b);
+    fake_init(&b->d, blocks);
+    struct eng_config cfg = client_config(&b->d);
+    cfg.background = (struct eng_background){dummy_run, dummy_give_back, b};
+    b->e = client_engine(&b->d, &cfg);
+    return b;
+}
+
+static void dummy_free(struct dummy *b) {
+    eng_destroy(b->e);
+    mem_free(b);
+}
+
+static struct client *ask(struct dummy *b, int32_t n_prompt, int32_t n, int32_t salt) {
+    struct client *c = mem_zalloc(sizeof *c);
+    assert_non_null(c);
+    int32_t prompt[CLIENT_LEN];
+    for (int32_t i = 0; i < n_prompt; i++)
+        prompt[i] = 1 + (i * 5 + salt * 3) % (FAKE_VOCAB - 2);
+    client_init(c, prompt, n_prompt, n);
+    c->r.ignore_eos = true;
+    client_expect(c, 256);
+    struct err_info info;
+    assert_int_equal(client_submit(c, b->e, &info), ERR_OK);
+    return c;
+}
+
+static void done(struct client *c) {
+    assert_true(client_done(c));
+    client_release(c);
+    mem_free(c);
+}
+
+static void background_gets_idle_time_only(void **state) {
+    (void)state;
+    struct dummy *b = dummy_new(64);
+    assert_false(eng_step(b->e)); // nothing to do at all
+    b->work = true;
+    for (int i = 0; i < 5; i++)
+        assert_true(eng_step(b->e));
+    assert_int_equal(b->slices, 5);
+    struct client *c = ask(b, 20, 30, 1);
+    int32_t steps = atomic_load(&b->d.steps);
+    eng_step(b->e); // the next turn computes: a request waits for one slice at most
+    assert_int_equal(atomic_load(&b->d.steps), steps + 1);
+    while (!client_done(c)) {
+        assert_int_equal(b->slices, 5);
+        eng_step(b->e);
+        client_take(c, INT32_MAX);
+    }
+    done(c);
+    b->slices = 0;
+    for (int i = 0; i < 4; i++)
+        eng_step(b->e);
+    assert_true(b->slices >= 3);
+    b->work = false;
+    while (eng_step(b->e))
+        ;
+    dummy_free(b);
+}
+
+static void lent_memory_comes_back_under_pressure(void **state) {
+    (void)state;
+    struct dummy *b = dummy_new(20);
+    b->work = true;
+    b->want = 18 * b->e->block_bytes;
+    eng_step(b->e);
+    assert_int_equal(b->holds, b->want);
+    struct client *c = ask(b, 200, 40, 2); // 15 blocks, 2 are left
+    int32_t turns = 0;
+    for (; !client_done(c) && turns < 200; turns++) {
+        eng_step(b->e);
+        client_take(c, INT32_MAX);
+    }
+    assert_true(b->asked >= 1);
+    assert_true(turns < 60);
+    done(c);
+    // Calm: nothing is lent for a while, then again.
+    size_t holds = b->holds;
+    eng_step(b->e);
+    assert_true(b->holds <= holds);
+    clock_manual_advance(&b->d.clock, 61000000000);
+    eng_step(b->e);
+    assert_int_equal(b->holds, b->want);
+    dummy_free(b);
+}
+
+static void borrowing_moves_what_is_paused(void **state) {
+    (void)state;
+    struct dummy *b = dummy_new(40);
+    struct client *first = ask(b, 100, 30, 3), *c = ask(b, 60, 100, 4);
+    for (int i = 0; i < 500 && !(eng__req_of(c->stream)->paused && client_done(first)); i++) {
+        eng_step(b->e);
+        client_take(first, INT32_MAX);
+    }
+    assert_true(eng__req_of(c->stream)->paused); // nobody reads it
+    done(first);
+    b->work = true;
+    b->want = 38 * b->e->block_bytes;
+    clock_manual_advance(&b->d.clock, 61000000000);
+    for (int i = 0; i < 10; i++)
+        eng_step(b->e);
+    assert_true(b->holds >= 28 * b->e->block_bytes); // all but what c holds
+    b->work = false;
+    client_run(b->e, &c, 1); // its tokens are right wherever its blocks went
+    done(c);
+    dummy_free(b);
+}
+
+static void random_borrowing_changes_no_token(void **state) {
+    (void)state;
+    for (uint64_t seed = 1; seed <= 20; seed++) {
+        struct dummy *b = dummy_new(16 + (int32_t)seed);
+        b->rng = seed;
+        b->work = true;
+        b->want = (8 + seed / 2) * b->e->block_bytes;
+        struct client *c[12];
+        uint64_t rng = seed * 977;
+        int32_t n = 0, open = 0;
+        for (int turn = 0; turn < 4000 && (n < 12 || open); turn++) {
+            if (n < 12 && client_rnd(&rng, 8) == 0) {
+                c[n] = mem_zalloc(sizeof *c[n]);
+                assert_non_null(c[n]);
+                client_random(c[n], &rng);
+                client_expect(c[n], 256);
+                struct err_info info;
+                assert_int_equal(client_submit(c[n++], b->e, &info), ERR_OK);
+            }
+            eng_step(b->e);
+            if (client_rnd(&rng, 50) == 0)
+                clock_manual_advance(&b->d.clock, 10000000000);
+            open = 0;
+            for (int i = 0; i < n; i++) {
+                if (client_rnd(&rng, 30) == 0 || i % 2)
+                    client_take(c[i], INT32_MAX);
+                open += !client_done(c[i]);
+            }
+        }
+        assert_int_equal(open, 0);
+        for (int i = 0; i < n; i++)
+            done(c[i]);
+        dummy_free(b);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(background_gets_idle_time_only),
+        cmocka_unit_test(lent_memory_comes_back_under_pressure),
+        cmocka_unit_test(borrowing_moves_what_is_paused),
+        cmocka_unit_test(random_borrowing_changes_no_token),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
