@@ -34,7 +34,9 @@ struct chat_render_opts {
 
 // A run of the output. `literal` marks text that came from the variables' strings (user text), so
 // that the tokenizer does not take a special token out of it; the template's own text has it unset.
-// Text that a filter or operator made from both is literal.
+// Text that a filter or operator made from both is literal. The texts of the variables bos_token,
+// eos_token, pad_token and unk_token are the operator's and count as the template's own: a request
+// must not be able to set those.
 struct chat_span {
     size_t begin, end; // bytes in the output
     bool literal;
@@ -47,6 +49,7 @@ struct chat_output {
 };
 void chat_output_fini(struct chat_output *o);
 
-// ERR_TEMPLATE with the template's own message for raise_exception and for run-time errors.
+// ERR_TEMPLATE for what goes wrong in the template ("line 3: ..."; for raise_exception the
+// template's own message alone), ERR_LIMIT for what exceeds a limit. *out is then empty.
 enum err chat_template_render(const struct chat_template *t, const struct chat_render_opts *opts,
                               struct chat_output *out, struct err_info *info);
