@@ -327,7 +327,8 @@ static void a_text_that_cannot_fit_costs_little(void **state) {
             text[i] = words && i % 6 == 0 ? ' ' : (char)('a' + i * i % 7);
         mem_fail_after(0, false); // starts the count of allocations
         assert_int_equal(tokenizer_encode(t, text, BYTES, &opts, &ids, NULL), ERR_CONTEXT);
-        assert_true(mem_fail_count() < 40); // none of them for the whole word
+        // One word of 10 MB is refused before memory for its merging is taken.
+        assert_true(mem_fail_count() <= (words ? 20 : 4));
         assert_true(ids.cap <= 16384);
     }
     tok_ids_fini(&ids);

@@ -142,6 +142,45 @@ static void smollm2_equals_the_library(void **state) {
     tokenizer_destroy(t);
 }
 
+static void check_few(const char *pre, const char *text, const int32_t *want, size_t n) {
+    static const struct tok_str tokens[] = {{"1", 1}, {"2", 1}, {"12", 2},
+                                            {"a", 1}, {"b", 1}, {"ab", 2}};
+    static const struct tok_str merges[] = {{"1 2", 3}, {"a b", 3}};
+    static const int32_t types[] = {1, 1, 1, 1, 1, 3};
+    const struct tokenizer_gguf g = {.model = str("gpt2"),
+                                     .pre = str(pre),
+                                     .tokens = tokens,
+                                     .merges = merges,
+                                     .n_tokens = 6,
+                                     .n_merges = 2,
+                                     .token_type = types,
+                                     .bos = -1,
+                                     .eos = -1,
+                                     .eot = -1};
+    struct tokenizer *t = NULL;
+    struct tok_ids ids = {0};
+    const struct tok_encode_opts opts = {0};
+    assert_int_equal(tokenizer_from_gguf(&g, &t, NULL), ERR_OK);
+    assert_int_equal(tokenizer_encode(t, text, strlen(text), &opts, &ids, NULL), ERR_OK);
+    assert_int_equal(ids.n, n);
+    assert_memory_equal(ids.ids, want, n * sizeof(*want));
+    tok_ids_fini(&ids);
+    tokenizer_destroy(t);
+}
+
+static void digits_stand_alone_where_the_split_says_so(void **state) {
+    (void)state;
+    check_few("smollm", "12", (const int32_t[]){0, 1}, 2);
+    check_few("gpt-2", "12", (const int32_t[]){2}, 1);
+}
+
+// Token 5 is a control token that merges, or the whole word, would give.
+static void plain_text_never_becomes_a_control_token(void **state) {
+    (void)state;
+    check_few("gpt-2", "ab", (const int32_t[]){3, 4}, 2);
+    check_few("llama-bpe", "ab", (const int32_t[]){3, 4}, 2);
+}
+
 // --- malformed and unsupported GGUF arrays
 
 enum { N = 5 }; // tokens of the good vocabulary
@@ -428,6 +467,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gguf_arrays_give_the_same_ids),
         cmocka_unit_test(smollm2_equals_the_library),
+        cmocka_unit_test(digits_stand_alone_where_the_split_says_so),
+        cmocka_unit_test(plain_text_never_becomes_a_control_token),
         cmocka_unit_test(bad_gguf_arrays_are_refused),
         cmocka_unit_test(bad_tokenizer_json_is_refused),
         cmocka_unit_test(a_slow_pattern_is_an_error),

@@ -59,9 +59,10 @@ BLOCKS = [(0x20, 0x7E), (0xA0, 0xFF), (0x100, 0x24F), (0x250, 0x2FF), (0x300, 0x
           (0xF0000, 0xF0100), (0x10FF00, 0x10FFFF)]
 SPECIALS = ["<|begin_of_text|>", "<|end_of_text|>", "<|eot_id|>", "<|start_header_id|>", "<|end_header_id|>",
             "<|im_start|>", "<|im_end|>", "<|endoftext|>", "<repo_name>", "<file_sep>", "<pad>", "<mask>",
-            "<strip>", "word", "  ", "<|a|>", "<|a|><|b|>", "<é>", "[INST]", "\n\n", "<one>"]
+            "<strip>", "word", "  ", "<|a|>", "<|a|><|b|>", "<é>", "[INST]", "\n\n", "<one>", "<ñ>", "ñ", "\t\t"]
 SUFFIXES = ["'s", "'S", "'t", "'T", "'re", "'RE", "'Re", "'ve", "'m", "'M", "'ll", "'LL", "'lL", "'d", "'D",
-            "'\u017f", "'\u212a", "\u2019s", "''s", "'", "'l", "'sx", "n't"]
+            "'\u017f", "'\u212a", "\u2019s", "''s", "'", "'l", "'sx", "'Sx", "'LLama", "'Tis",
+            "'\u017fa", "n't"]
 EMOJI = ["\U0001F600", "\U0001F468\u200d\U0001F469\u200d\U0001F467", "\U0001F44D\U0001F3FD",
          "\U0001F1E9\U0001F1EA", "\U0001F1EF", "1\ufe0f\u20e3", "#\ufe0f\u20e3", "\u2764\ufe0f\u200d\U0001F525",
          "\U0001F3F4\U000E0067\U000E0062\U000E0065\U000E006E\U000E0067\U000E007F", "\u263a\ufe0e",
@@ -143,7 +144,8 @@ class Lines:
             s = self.r.choice(SPECIALS)
             if self.r.random() < 0.2:
                 s = s[:self.r.randint(1, len(s))]
-            parts.append(self.r.choice(["", " ", "  ", "\n", "a", "_", "é", "\u0301", "x ", "1", "\u3000"]) + s)
+            parts.append(self.r.choice(["", " ", "  ", "\n", "a", "_", "é", "\u0301", "x ", "1", "\u3000", "\u0cf3",
+                                        "\U000113d0"]) + s)
         return "".join(parts) + self.r.choice(["", " ", " b", "s", "\t\n "])
 
     def run(self):
@@ -153,7 +155,8 @@ class Lines:
     def all(self):
         makers = [self.pieces] * 6 + [self.block] * 4 + [self.spaces] * 3 + [self.specials] * 3 + \
                  [self.digits, self.words, self.emoji, self.marks, self.mixed, self.controls]
-        texts = ["", " ", "a", "\n", "<|im_start|>", "zqzq graftable zqzq fooword zqzqs      x"] + self.sentences
+        texts = ["", " ", "a", "\n", "<|im_start|>", "zqzq graftable zqzq fooword zqzqs      x",
+                 "[INST]\t\t x", "<strip> \t\t<strip>", "word\u0cf3 word\u0897"] + self.sentences
         while len(texts) < COUNT:
             texts.append(self.run() if len(texts) % 100 == 0 else makers[len(texts) % len(makers)]())
         return texts
@@ -178,21 +181,25 @@ def train(t, corpus, size, alphabet=True, special=()):
     return t
 
 
+def with_words(t, ignore_merges):
+    """Adds tokens that no merge leads to; with ignore_merges, as in Llama 3's file, words become them."""
+    data = json.loads(t.to_str())
+    data["model"]["ignore_merges"] = ignore_merges
+    for word in ["Ġgraftable", "zqzq", "Ġfooword", "ĠĠĠĠĠ", "'Sx"]:
+        data["model"]["vocab"].setdefault(word, len(data["model"]["vocab"]))
+    return Tokenizer.from_str(json.dumps(data))
+
+
 def make_gpt2(corpus):
     t = train(new_tokenizer([byte_level(True)]), corpus, 1500, special=["<|endoftext|>"])
     t.post_processor = processors.ByteLevel(trim_offsets=False)
-    return t
+    return with_words(t, False)
 
 
 def make_llama3(corpus):
     split = pre_tokenizers.Split(Regex(LLAMA3), behavior="isolated")
     t = train(new_tokenizer([split, byte_level(False)]), corpus, 1500)
-    # As in the published file: a word that is a token is that token, also where no merge leads to it.
-    data = json.loads(t.to_str())
-    data["model"]["ignore_merges"] = True
-    for word in ["Ġgraftable", "zqzq", "Ġfooword", "ĠĠĠĠĠ"]:
-        data["model"]["vocab"].setdefault(word, len(data["model"]["vocab"]))
-    t = Tokenizer.from_str(json.dumps(data))
+    t = with_words(t, True)
     t.add_special_tokens(SPECIALS[:5] + ["<|reserved_special_token_%d|>" % i for i in range(6)])
     bos = t.token_to_id(SPECIALS[0])
     t.post_processor = processors.Sequence([
@@ -215,11 +222,13 @@ def make_flags(corpus):
                       unk_token="<unk>", fuse_unk=True)
     train(t, [s for s in corpus if s.isascii()], 500, alphabet=False, special=["<unk>", "<pad>"])
     t.add_special_tokens([AddedToken("<mask>", lstrip=True), AddedToken("<|a|>"), AddedToken("<|a|><|b|>"),
-                          AddedToken("<strip>", lstrip=True, rstrip=True), AddedToken("[INST]", rstrip=True), AddedToken("<one>", single_word=True)])
+                          AddedToken("<strip>", lstrip=True, rstrip=True), AddedToken("[INST]", rstrip=True), AddedToken("<one>", single_word=True),
+                          AddedToken("<ñ>")])
     t.add_tokens([AddedToken("word", single_word=True, normalized=False), AddedToken("wordy", normalized=True),
                   AddedToken("  ", normalized=False), AddedToken("\n\n", rstrip=True, normalized=True),
                   AddedToken("<é>", single_word=True), AddedToken("it", single_word=True, lstrip=True),
-                  AddedToken("<|im", normalized=True)])
+                  AddedToken("<|im", normalized=True), AddedToken("ñ", normalized=False),
+                  AddedToken("\t\t", lstrip=True, rstrip=True, normalized=False)])
     bos, eos = "<pad>", "<|a|>"
     t.post_processor = processors.TemplateProcessing(
         single=f"{bos} $A {eos}", special_tokens=[(bos, t.token_to_id(bos)), (eos, t.token_to_id(eos))])
