@@ -3,7 +3,7 @@
 // a 32-bit lane without saturation (at most 32 * 255 * 128 in all). See dot.h.
 #pragma once
 
-enum { D_ROWS = 12 };
+enum { D_ROWS = 6 };
 
 V_FN void dot_four(const int mr, const int t, __m512i w0, __m512i w1, const struct cpu_q8_block *x,
                    int64_t ldx, v16i acc[][2]) {

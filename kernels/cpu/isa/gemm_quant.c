@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products with Q8_0, Q4_0 and Q4_1 weights: integer dot products per block of 32 columns, then both
-// scales. A tile is up to D_ROWS rows times a pair of panels; its integer sums are in registers, its
-// float sums too if it is low, else in the nearest cache. For many rows, 4-bit weights are unpacked
-// once per block of rows.
+// scales. A tile is up to D_ROWS rows times a pair of panels; its integer sums and its float sums
+// are in registers. For many rows, 4-bit weights are unpacked once per block of rows.
 #include "kernels/cpu/isa/dot.h"
 #include "kernels/cpu/isa/gemm_internal.h"
 
 enum {
-    SUMS_BYTES = 256 << 10,   // of the scratch memory; the unpacked weights follow
-    X_BYTES = 384 << 10,      // of x that a strip keeps in the second cache
-    UNPACK_ROWS = 3 * D_ROWS, // from here on unpacking once pays
-    UNPACK_BLOCKS = 512,      // columns of an unpacked pair, in blocks
+    SUMS_BYTES = 256 << 10, // of the scratch memory; the unpacked weights follow
+    X_BYTES = 384 << 10,    // of x that a strip keeps in the second cache
+    UNPACK_ROWS = 96,       // from here on unpacking once pays
+    UNPACK_BLOCKS = 512,    // columns of an unpacked pair, in blocks
     BLOCK_ROWS = 144,
-    REGISTER_ROWS = VEC_REGS >= 32 ? 6 : 1, // tiles up to here keep their float sums in registers
+    AHEAD = 8192, // bytes that a stream is prefetched ahead: the latency of memory
     LINE = 64,
 };
 
@@ -47,54 +46,26 @@ V_FN const uint16_t *halves(const uint8_t *p) {
 
 // What one block adds to the float sums f[.][2] of mr rows.
 V_FN void scale_block(const enum kind k, const int mr, const uint8_t *scales,
-                      const struct cpu_q8_block *x, int64_t ldx, v16i acc[][2], float *sums,
-                      int64_t ld_sums, v16f f[][2], const bool in_registers) {
-    const bool minimum = k == KIND_Q4_1 || k == KIND_U4_1;
+                      const struct cpu_q8_block *x, int64_t ldx, v16i acc[][2], v16f f[][2]) {
     v16f s0 = v_load_f16(halves(scales)), s1 = v_load_f16(halves(scales + 32));
-    v16f m0 = v_zero(), m1 = v_zero();
-    if (minimum) {
-        m0 = v_load_f16(halves(scales + 64));
-        m1 = v_load_f16(halves(scales + 96));
-    }
     V_UNROLL
     for (int i = 0; i < mr; i++) {
-        float *at = sums + i * ld_sums;
         v16f d = v_set1(x[i * ldx].d);
-        v16f f0 = in_registers ? f[i][0] : v_load(at);
-        v16f f1 = in_registers ? f[i][1] : v_load(at + V_LANES);
-        f0 = v_fma(vi_cvt_f(acc[i][0]), v_mul(s0, d), f0);
-        f1 = v_fma(vi_cvt_f(acc[i][1]), v_mul(s1, d), f1);
-        if (minimum) {
-            v16f sum = v_set1(x[i * ldx].dsum);
-            f0 = v_fma(m0, sum, f0);
-            f1 = v_fma(m1, sum, f1);
-        }
-        if (in_registers) {
-            f[i][0] = f0;
-            f[i][1] = f1;
-        } else {
-            v_store(at, f0);
-            v_store(at + V_LANES, f1);
-        }
+        f[i][0] = v_fma(vi_cvt_f(acc[i][0]), v_mul(s0, d), f[i][0]);
+        f[i][1] = v_fma(vi_cvt_f(acc[i][1]), v_mul(s1, d), f[i][1]);
     }
-}
-
-V_FN void zero_or_load(const int mr, const struct tile *a, v16f f[][2], const bool in_registers) {
+    if (k != KIND_Q4_1 && k != KIND_U4_1)
+        return;
+    v16f m0 = v_load_f16(halves(scales + 64)), m1 = v_load_f16(halves(scales + 96));
     V_UNROLL
     for (int i = 0; i < mr; i++) {
-        float *at = a->sums + i * a->ld_sums;
-        if (in_registers) {
-            f[i][0] = a->add ? v_load(at) : v_zero();
-            f[i][1] = a->add ? v_load(at + V_LANES) : v_zero();
-        } else if (!a->add) {
-            v_store(at, v_zero());
-            v_store(at + V_LANES, v_zero());
-        }
+        v16f sum = v_set1(x[i * ldx].dsum);
+        f[i][0] = v_fma(m0, sum, f[i][0]);
+        f[i][1] = v_fma(m1, sum, f[i][1]);
     }
 }
 
 V_FN void all_blocks(const enum kind k, const int mr, const struct tile *a) {
-    const bool in_registers = mr <= REGISTER_ROWS;
     const int bits = k == KIND_Q4_0 || k == KIND_Q4_1 ? 4 : 8;
     const enum dot_start start = k == KIND_Q8_0                     ? DOT_FROM_OFF8
                                  : k == KIND_Q4_0 || k == KIND_U4_0 ? DOT_FROM_OFF4
@@ -102,16 +73,18 @@ V_FN void all_blocks(const enum kind k, const int mr, const struct tile *a) {
     v16i acc[D_ROWS][2];
     v16f f[D_ROWS][2];
     const uint8_t *w = a->w, *ahead = a->ahead;
-    zero_or_load(mr, a, f, in_registers);
+    V_UNROLL
+    for (int i = 0; i < mr; i++) {
+        const float *at = a->sums + i * a->ld_sums;
+        f[i][0] = a->add ? v_load(at) : v_zero();
+        f[i][1] = a->add ? v_load(at + V_LANES) : v_zero();
+    }
     for (int32_t b = 0; b < a->blocks; b++, w += kind_block(k), ahead += a->ahead_step) {
         for (uint32_t o = a->ahead_lo; o < a->ahead_hi; o += LINE)
             __builtin_prefetch(ahead + o, 0, 3);
         dot_block(bits, start, mr, w, a->x + b, a->ldx, acc);
-        scale_block(k, mr, w + kind_quants(k), a->x + b, a->ldx, acc, a->sums, a->ld_sums, f,
-                    in_registers);
+        scale_block(k, mr, w + kind_quants(k), a->x + b, a->ldx, acc, f);
     }
-    if (!in_registers)
-        return;
     V_UNROLL
     for (int i = 0; i < mr; i++) {
         v_store(a->sums + i * a->ld_sums, f[i][0]);
@@ -122,9 +95,7 @@ V_FN void all_blocks(const enum kind k, const int mr, const struct tile *a) {
 // ---- one function per kind and height
 
 #if defined(KN_ISA_AVX512)
-#define HEIGHTS(K, X)                                                                              \
-    X(K, 1)                                                                                        \
-    X(K, 2) X(K, 3) X(K, 4) X(K, 5) X(K, 6) X(K, 7) X(K, 8) X(K, 9) X(K, 10) X(K, 11) X(K, 12)
+#define HEIGHTS(K, X) X(K, 1) X(K, 2) X(K, 3) X(K, 4) X(K, 5) X(K, 6)
 #elif defined(KN_ISA_AVX2)
 #define HEIGHTS(K, X) X(K, 1) X(K, 2) X(K, 3) X(K, 4)
 #else
@@ -173,8 +144,8 @@ int32_t ISA(gemm_quant_rows)(const struct kn_weight *w) {
     return BLOCK_ROWS;
 }
 
-// All rows of the strip times blocks of one pair. The tiles share the work of fetching the same
-// blocks of the next pair, so that memory is never idle.
+// All rows of the strip times blocks of one pair. One tile prefetches its own stream; several share
+// the work of fetching the same blocks of the next pair, so that memory is never idle.
 static void rows_of_tiles(enum kind k, struct tile a, int32_t rows) {
     int32_t n = (rows + D_ROWS - 1) / D_ROWS;
     const struct cpu_q8_block *x = a.x;
@@ -209,7 +180,7 @@ static void add_blocks(const struct gemm_strip *s, int32_t pair0, int32_t pairs,
                          .sums = sums + i * CPU_PAIR,
                          .ld_sums = (int64_t)pairs * CPU_PAIR,
                          .add = b > 0,
-                         .ahead = w + (one_tile ? 2 * block : pair_bytes),
+                         .ahead = w + (one_tile ? AHEAD : pair_bytes),
                          .ahead_step = block,
                          .ahead_hi = (uint32_t)block};
         if (unpacks) {
