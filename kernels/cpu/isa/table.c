@@ -10,6 +10,7 @@ const struct cpu_isa ISA(cpu_isa) = {
     .name = ISA_STRING(KN_ISA),
     .supported = ISA(cpu_has),
     .gemm = ISA(cpu_gemm),
+    .gemm_t = ISA(cpu_gemm_t),
     .rmsnorm = ISA(cpu_rmsnorm),
     .quantize = ISA(cpu_quantize),
     .swiglu = ISA(cpu_swiglu),
