@@ -43,7 +43,7 @@ static void spend(struct mdl_forward *f, struct mdl__account *a, double bytes, d
     a->spent += ns * f->scale;
 }
 
-// How many of `n` units that cost `ns` together fit the budget, rounded up to a multiple of `unit`.
+// How many of `n` units that cost `ns` together fit the budget: a multiple of `unit`, or all.
 static int32_t cut(const struct mdl_forward *f, const struct mdl__account *a, int32_t n, double ns,
                    int32_t unit) {
     ns *= f->scale;
@@ -54,8 +54,8 @@ static int32_t cut(const struct mdl_forward *f, const struct mdl__account *a, in
     double share = fmax(left, a->budget / 2) / ns * n;
     if (share >= n)
         return n;
-    int32_t units = ((int32_t)share + unit - 1) / unit * unit;
-    return units < unit ? unit : units < n ? units : n;
+    int32_t units = ((int32_t)share / unit + 1) * unit;
+    return units < n ? units : n;
 }
 
 // Records columns of the product from at.done on, as many as the budget allows, in the one part

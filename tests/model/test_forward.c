@@ -255,10 +255,11 @@ static void deadlines(struct fx *x, struct plain *p) {
             if (done[i])
                 i = !i;
             int64_t at = clock.now + (int64_t)(ticking_clock_draw(&clock) % 3000000);
-            assert_int_equal(mdl_forward_run(two[i], at, &done[i], &info), ERR_OK);
+            if (mdl_forward_run(two[i], at, &done[i], &info))
+                fail_msg("run: %s", info.message);
             stops++;
         }
-        assert_true(stops > 2);
+        assert_true(round > 0 || stops > 20);
         for (int i = 0; i < 2; i++)
             assert_memory_equal(logits[i], p->logits, (size_t)N * (size_t)x->vocab * sizeof(float));
     }
