@@ -12,9 +12,10 @@ enum { F_ROWS = 8 };
     X(T, 1, 1)                                                                                     \
     X(T, 1, 2)                                                                                     \
     X(T, 1, 3)                                                                                     \
-    X(T, 1, 4) X(T, 2, 1) X(T, 2, 2) X(T, 2, 3) X(T, 2, 4) X(T, 3, 1) X(T, 3, 2) X(T, 3, 3)        \
-        X(T, 4, 1) X(T, 4, 2) X(T, 4, 3) X(T, 5, 1) X(T, 5, 2) X(T, 5, 3) X(T, 6, 1) X(T, 6, 2)    \
-            X(T, 6, 3) X(T, 7, 1) X(T, 7, 2) X(T, 7, 3) X(T, 8, 1) X(T, 8, 2) X(T, 8, 3)
+    X(T, 1, 4)                                                                                     \
+    X(T, 2, 1) X(T, 2, 2) X(T, 2, 3) X(T, 2, 4) X(T, 3, 1) X(T, 3, 2) X(T, 3, 3) X(T, 4, 1)        \
+        X(T, 4, 2) X(T, 4, 3) X(T, 5, 1) X(T, 5, 2) X(T, 5, 3) X(T, 6, 1) X(T, 6, 2) X(T, 6, 3)    \
+            X(T, 7, 1) X(T, 7, 2) X(T, 7, 3) X(T, 8, 1) X(T, 8, 2) X(T, 8, 3)
 static const int8_t panels_of_height[F_ROWS + 1] = {4, 4, 4, 3, 3, 3, 3, 3, 3};
 #elif defined(KN_ISA_AVX2)
 enum { F_ROWS = 6 };
@@ -22,8 +23,8 @@ enum { F_ROWS = 6 };
     X(T, 1, 1)                                                                                     \
     X(T, 1, 2)                                                                                     \
     X(T, 1, 3)                                                                                     \
-    X(T, 1, 4) X(T, 2, 1) X(T, 2, 2) X(T, 2, 3) X(T, 3, 1) X(T, 3, 2) X(T, 4, 1) X(T, 5, 1)        \
-        X(T, 6, 1)
+    X(T, 1, 4)                                                                                     \
+    X(T, 2, 1) X(T, 2, 2) X(T, 2, 3) X(T, 3, 1) X(T, 3, 2) X(T, 4, 1) X(T, 5, 1) X(T, 6, 1)
 static const int8_t panels_of_height[F_ROWS + 1] = {4, 4, 3, 2, 1, 1, 1};
 #else
 enum { F_ROWS = 3 };
