@@ -7,6 +7,7 @@
 #include "model/source.h"
 #include "tests/model/disk.h"
 #include "tests/model/gguf_build.h"
+#include <fcntl.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -226,6 +227,17 @@ static void test_truncated_while_open(void **state) {
     assert_true(n_short > 5);
     assert_int_equal(mdl_source_check_unchanged(s, &info), ERR_IO);
     assert_non_null(strstr(info.message, "m.gguf: the file changed"));
+    mdl_source_close(s);
+
+    // Shorter, with the old time put back.
+    struct stat st;
+    disk_copy(MODELS "f32.gguf", path);
+    s = open_ok(path);
+    assert_int_equal(stat(path, &st), 0);
+    assert_int_equal(truncate(path, 49999), 0);
+    const struct timespec times[2] = {{0, UTIME_OMIT}, st.st_mtim};
+    assert_int_equal(utimensat(AT_FDCWD, path, times, 0), 0);
+    assert_int_equal(mdl_source_check_unchanged(s, &info), ERR_IO);
     mdl_source_close(s);
     disk_remove(dir);
 }

@@ -95,6 +95,7 @@ CASES = {
     "not_utf8": file(b'{"\xff":' + A_TEXT.encode() + b"}", 24),
     "lone_surrogate": file(b'{"\\ud800":' + A_TEXT.encode() + b"}", 24),
     "control_in_name": file(b'{"a\n":' + A_TEXT.encode() + b"}", 24),
+    "control_in_metadata": file(b'{"__metadata__":{"x":"a\tb"},"a":' + A_TEXT.encode() + b"}", 24),
     "bad_escape": file(b'{"\\x41":' + A_TEXT.encode() + b"}", 24),
     "unterminated_string": file(b'{"a', 0),
     "unterminated_object": file(b'{"a":' + A_TEXT.encode(), 24),
