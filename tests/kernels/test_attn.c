@@ -114,8 +114,9 @@ static const int32_t *seq_blocks(const struct device *d, const struct world *w, 
 }
 
 // One step: seqs[i] of the world gets n[i] tokens from position pos[i]. Results go to the world.
-static void step(struct device *d, struct world *w, int count, const int *seqs, const int32_t *pos,
-                 const int32_t *n) {
+// Attention is asked for `slice` tokens at a time, or for all at once.
+static void step_sliced(struct device *d, struct world *w, int count, const int *seqs,
+                        const int32_t *pos, const int32_t *n, int32_t slice) {
     const struct kn_ops *ops = d->f.ops;
     int mark = d->f.n_mem;
     struct kn_test_seq ts[MAX_SEQS];
@@ -163,7 +164,13 @@ static void step(struct device *d, struct world *w, int count, const int *seqs, 
                            .outq = outq};
     assert_int_equal(ops->rope_table(d->f.q, &rt), ERR_OK);
     assert_int_equal(ops->rope_kv(d->f.q, &rk), ERR_OK);
-    assert_int_equal(ops->attn(d->f.q, &at_p), ERR_OK);
+    if (slice == 0)
+        assert_int_equal(ops->attn(d->f.q, &at_p), ERR_OK);
+    for (int32_t i = 0; slice && i < (int32_t)rows; i = at_p.token_end) {
+        at_p.token_begin = i;
+        at_p.token_end = i + slice < (int32_t)rows ? i + slice : (int32_t)rows;
+        assert_int_equal(ops->attn(d->f.q, &at_p), ERR_OK);
+    }
     at = 0;
     for (int i = 0; i < count; i++) {
         struct sequence *s = &w->seq[seqs[i]];
@@ -179,6 +186,11 @@ static void step(struct device *d, struct world *w, int count, const int *seqs, 
         d->f.n_mem--;
         ops->free(d->f.d, d->f.mem[d->f.n_mem].a, d->f.mem[d->f.n_mem].bytes);
     }
+}
+
+static void step(struct device *d, struct world *w, int count, const int *seqs, const int32_t *pos,
+                 const int32_t *n) {
+    step_sliced(d, w, count, seqs, pos, n, 0);
 }
 
 // Each sequence alone, its whole length in one chunk.
@@ -217,7 +229,7 @@ static void serve_mixed(struct world *w, const char *isa, int threads, uint64_t 
             done[i] += n[count++];
         }
         if (count)
-            step(&d, w, count, seqs, pos, n);
+            step_sliced(&d, w, count, seqs, pos, n, kn_rng_below(&rng, 3) ? 0 : 23);
     }
     device_close(&d);
 }
