@@ -671,8 +671,8 @@ static void metrics_have_both_names(void **state) {
             "kv_cache_usage_perc",
             "prompt_tokens_total{model_name=\"tiny\\\"model\",engine=\"0\"} 20\n",
             "generation_tokens_total{model_name=\"tiny\\\"model\",engine=\"0\"} 10\n",
-            "request_success_total{model_name=\"tiny\\\"model\",engine=\"0\","
-            "finished_reason=\"length\"} 1\n", // requests, not choices
+            ("request_success_total{model_name=\"tiny\\\"model\",engine=\"0\","
+             "finished_reason=\"length\"} 1\n"), // requests, not choices
             "num_preemptions_total",
             "prefix_cache_queries_total",
             "prefix_cache_hits_total",
