@@ -69,7 +69,14 @@ void gw__conn_dirty(struct gw_conn *c) {
         run_again(c);
 }
 
+static void uncount(struct gw_conn *c) {
+    if (c->counted)
+        atomic_fetch_sub_explicit(&c->server->in_flight, 1, memory_order_relaxed);
+    c->counted = false;
+}
+
 static void close_socket(struct gw_conn *c) {
+    uncount(c);
     gw__deadline_clear(&c->read_wait);
     gw__deadline_clear(&c->write_wait);
     if (c->is_dirty)
@@ -169,6 +176,8 @@ static void drain(struct gw_conn *c) {
 
 static void out_written(struct gw_conn *c) {
     if (gw__conn_backlog(c) == 0) {
+        if (!c->active)
+            uncount(c);
         buf_clear(&c->out);
         c->out_at = 0;
         if (c->out.cap > OUT_KEPT) {
@@ -323,6 +332,14 @@ static void update_waits(struct gw_conn *c) {
     c->wrote = false;
 }
 
+// Is there work for which no event will come: what on_writable did, or requests that waited for
+// room in `out`?
+static bool more_to_do(const struct gw_conn *c) {
+    bool end = c->failed || (c->close_after && !c->active && gw__conn_backlog(c) == 0);
+    bool input_left = (c->pending.len > 0 || c->readable) && may_parse(c);
+    return end || (c->writable && (gw__conn_backlog(c) > 0 || input_left));
+}
+
 void gw__conn_run(struct gw_conn *c) {
     if (c->state == GW_CONN_DEAD || c->state == GW_CONN_DETACHED)
         return;
@@ -341,8 +358,7 @@ void gw__conn_run(struct gw_conn *c) {
     c->running = false;
     if (c->state <= GW_CONN_BUSY) {
         update_waits(c);
-        // What on_writable produced, or requests that waited for room in `out`.
-        if (c->writable && (gw__conn_backlog(c) > 0 || (c->pending.len > 0 && may_parse(c))))
+        if (more_to_do(c))
             run_again(c);
     }
 }

@@ -42,6 +42,7 @@ struct gw_conn {
     bool wrote;       // the last flush made progress
     bool active;      // a request has begun and not ended
     bool handled;     // ... and its handler was called
+    bool counted;     // in the server\'s in_flight: until its answer is written
     bool ended;       // a request has ended since the idle time-out was set
     struct {
         bool begun, chunked, no_body;

@@ -92,7 +92,9 @@ static void request_begin(struct gw_conn *c, bool parsed) {
         follow_trace(c, p->traceparent);
         gw__cors_apply(c);
     }
-    atomic_fetch_add_explicit(&c->server->in_flight, 1, memory_order_relaxed);
+    if (!c->counted)
+        atomic_fetch_add_explicit(&c->server->in_flight, 1, memory_order_relaxed);
+    c->counted = true;
     gw_http_metrics_in_flight(c->server->metrics, 1);
 }
 

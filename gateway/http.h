@@ -122,7 +122,7 @@ enum err gw_server_reload_tls(struct gw_server *s,
                               struct err_info *info); // any thread; keeps the old on error
 void gw_server_stop_accepting(
     struct gw_server *s); // any thread; keep-alive connections close after their answer
-int64_t gw_server_in_flight(const struct gw_server *s); // requests being handled
+int64_t gw_server_in_flight(const struct gw_server *s); // requests whose answer is not yet written
 void gw_server_stop(struct gw_server *s);               // closes what is left, joins the loops
 void gw_server_destroy(struct gw_server *s);
 

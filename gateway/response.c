@@ -159,7 +159,6 @@ void gw__request_end(struct gw_conn *c, int status) {
     size_t route = r->route__ ? (size_t)(r->route__ - s->router.routes) : s->router.n;
     gw_http_metrics_request(s->metrics, route, r->method, status, duration);
     gw_http_metrics_in_flight(s->metrics, -1);
-    atomic_fetch_sub_explicit(&s->in_flight, 1, memory_order_relaxed);
     if (c->reserved)
         atomic_fetch_sub_explicit(&s->inflight_bytes, c->reserved, memory_order_relaxed);
     c->reserved = 0;

@@ -73,7 +73,7 @@ struct gw_server {
     bool running;
     _Atomic bool draining;
     _Atomic int n_conns;
-    _Atomic int64_t in_flight;     // requests whose head was accepted and that have not ended
+    _Atomic int64_t in_flight;     // requests that have begun and whose answer is not yet written
     _Atomic size_t inflight_bytes; // of their bodies
 };
 

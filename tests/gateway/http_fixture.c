@@ -251,15 +251,16 @@ int cl_connect(int port) {
     return fd;
 }
 
-void cl_send(int fd, const void *p, size_t n) {
+bool cl_send(int fd, const void *p, size_t n) {
     const char *s = p;
     while (n) {
         ssize_t put = send(fd, s, n, MSG_NOSIGNAL);
         if (put <= 0)
-            return; // a server that refuses may have closed; what it said is still read
+            return false; // what it said may still be read
         s += put;
         n -= (size_t)put;
     }
+    return true;
 }
 
 void cl_puts(int fd, const char *s) {

@@ -41,7 +41,7 @@ char *fx_log(struct fx *f, size_t lines); // waits for so many lines; free() it
 
 // Client.
 int cl_connect(int port);
-void cl_send(int fd, const void *p, size_t n);
+bool cl_send(int fd, const void *p, size_t n); // false: the server has closed
 void cl_puts(int fd, const char *s);
 struct cl_response {
     int status;

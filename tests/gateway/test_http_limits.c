@@ -298,6 +298,33 @@ static void test_drain(void **state) {
     fx_stop(&f);
 }
 
+static void reply_large(struct gw_request *r, void *arg) {
+    gw_reply(r, 200, "text/plain", arg, 8 << 20);
+}
+
+// A drain waits for answers to be taken, not only to be made.
+static void test_drain_of_a_slow_reader(void **state) {
+    (void)state;
+    struct fx f;
+    fx_start(&f, NULL);
+    char *body = calloc(1, 8 << 20);
+    assert_non_null(body);
+    int fd = cl_connect(f.port);
+    cl_puts(fd, POST_LATER);
+    fx_on_loop(&f, true, reply_large, body);
+    gw_server_stop_accepting(f.server);
+    usleep(50000);
+    assert_int_equal(gw_server_in_flight(f.server), 1);
+    size_t got = 0;
+    for (ssize_t n = 1; n > 0; got += (size_t)n)
+        n = recv(fd, body, 8 << 20, 0);
+    assert_in_range(got, (8 << 20) + 100, (8 << 20) + 1000);
+    assert_int_equal(gw_server_in_flight(f.server), 0);
+    free(body);
+    close(fd);
+    fx_stop(&f);
+}
+
 static void count_up(void *arg) {
     ++*(int *)arg;
 }
@@ -382,6 +409,7 @@ int main(void) {
         cmocka_unit_test(test_500_connections),
         cmocka_unit_test(test_drain),
         cmocka_unit_test(test_stop),
+        cmocka_unit_test(test_drain_of_a_slow_reader),
         cmocka_unit_test(test_metrics_port),
         cmocka_unit_test(test_addresses),
     };

@@ -263,6 +263,31 @@ static void test_pipelining(void **state) {
     close(fd);
 }
 
+// Requests that fill a read exactly, and whose answers stop the reading: it goes on by itself.
+static void test_full_reads(void **state) {
+    struct fx *f = *state;
+    enum { READ = 64 << 10 };
+    char *text = calloc(1, READ + 1);
+    assert_non_null(text);
+    int head = sprintf(text, "POST /raw HTTP/1.1\r\nHost: a\r\nContent-Length: %05d\r\n\r\n", 0);
+    sprintf(text, "POST /raw HTTP/1.1\r\nHost: a\r\nContent-Length: %05d\r\n\r\n", READ - head);
+    int fd = cl_connect(f->port);
+    cl_puts(fd, "POST /later HTTP/1.1\r\nHost: a\r\n\r\n");
+    fx_wait_waiting(f, 1);
+    for (int i = 0; i < 4; i++) // all of it lies in the socket before the first is read
+        assert_true(cl_send(fd, text, READ));
+    usleep(20000);
+    fx_answer(f, "go");
+    for (int i = 0; i < 5; i++) {
+        struct cl_response r;
+        assert_true(cl_read(fd, false, &r));
+        assert_int_equal(r.len, i ? READ - head : 2);
+        cl_free(&r);
+    }
+    free(text);
+    close(fd);
+}
+
 static void test_body_in_every_cut(void **state) {
     const struct fx *f = *state;
     static const char *const requests[] = {
@@ -328,10 +353,12 @@ static void test_too_large_is_read(void **state) {
     char *body = calloc(1, 1 << 20);
     assert_non_null(body);
     cl_puts(fd, "POST /raw HTTP/1.1\r\nHost: a\r\nContent-Length: 1048576\r\n\r\n");
-    cl_send(fd, body, 1 << 20);
+    assert_true(cl_send(fd, body, 1 << 20)); // taken to its end, and thrown away
     assert_true(cl_read(fd, false, &r));
     assert_int_equal(r.status, 413);
     cl_free(&r);
+    char c;
+    assert_int_equal(recv(fd, &c, 1, 0), 0); // an end, not a reset
     close(fd);
     fd = cl_connect(f->port); // chunked: as soon as the limit is passed
     cl_puts(fd, "POST /raw HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n100000\r\n");
@@ -423,6 +450,7 @@ int main(void) {
         cmocka_unit_test(test_pipelining),
         cmocka_unit_test(test_body_in_every_cut),
         cmocka_unit_test(test_expect),
+        cmocka_unit_test(test_full_reads),
         cmocka_unit_test(test_too_large_is_read),
         cmocka_unit_test(test_params),
         cmocka_unit_test(test_cors),

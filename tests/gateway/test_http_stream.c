@@ -266,15 +266,93 @@ static void fill_beyond(struct gw_request *r, void *arg) {
         gw_stream_write(r, block, sizeof block);
 }
 
+static void end_from_callback(struct gw_request *r) {
+    struct fx *f = r->handler;
+    f->n_waiting = 0;
+    f->writable++;
+    gw_stream_end(r);
+}
+
+static void abort_from_callback(struct gw_request *r) {
+    struct fx *f = r->handler;
+    f->n_waiting = 0;
+    f->writable++;
+    gw_stream_abort(r);
+}
+
+static void set_callback(struct gw_request *r, void *arg) {
+    r->on_writable = arg ? end_from_callback : abort_from_callback;
+}
+
+// A handler may end its request in on_writable, in either way.
+static void test_end_in_on_writable(void **state) {
+    struct fx *f = *state;
+    for (int way = 0; way < 2; way++) {
+        int fd = cl_connect(f->port);
+        size_t written = 0;
+        cl_puts(fd, GET_STREAM);
+        fx_on_loop(f, false, begin, NULL);
+        read_head(fd);
+        for (size_t before = SIZE_MAX; before != written;) {
+            before = written;
+            fx_on_loop(f, false, fill, &written);
+        }
+        fx_on_loop(f, false, set_callback, way ? f : NULL);
+        (void)read_body(fd, written);
+        if (way)
+            read_exactly(fd, "0\r\n\r\n");
+        else
+            assert_true(cl_eof(fd));
+        close(fd);
+    }
+}
+
 // A handler that does not look at gw_stream_full loses its connection, not the server its memory.
 static void test_hard_limit(void **state) {
-    struct fx *f = *state;
-    int fd = cl_connect(f->port), closed = f->closed;
+    (void)state;
+    struct fx f;
+    fx_start(&f, NULL); // with a write time-out far away
+    int fd = cl_connect(f.port);
     cl_puts(fd, GET_STREAM);
-    fx_on_loop(f, false, begin, NULL);
-    fx_on_loop(f, false, fill_beyond, NULL);
-    fx_wait_closed(f, closed + 1);
+    fx_on_loop(&f, false, begin, NULL);
+    fx_on_loop(&f, false, fill_beyond, NULL);
+    fx_wait_closed(&f, 1);
     close(fd);
+    fx_stop(&f);
+}
+
+enum { AHEAD = 500, AHEAD_BODY = 60000 };
+
+static void *send_ahead(void *arg) {
+    const int *fd = arg;
+    char *text = calloc(1, AHEAD_BODY + 100);
+    assert_non_null(text);
+    int n =
+        sprintf(text, "POST /raw HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n", AHEAD_BODY);
+    for (int i = 0; i < AHEAD && cl_send(*fd, text, (size_t)n + AHEAD_BODY); i++)
+        ;
+    free(text);
+    return NULL;
+}
+
+// A client that sends requests ahead and reads no answers is not served without end.
+static void test_ahead_without_reading(void **state) {
+    (void)state;
+    struct fx f;
+    fx_start(&f, NULL);
+    int fd = cl_connect(f.port), small = 4096, before = -1;
+    setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
+    pthread_t sender;
+    assert_int_equal(pthread_create(&sender, NULL, send_ahead, &fd), 0);
+    while (f.handled == 0 || f.handled != before) { // until nothing moves any more
+        before = f.handled;
+        usleep(200000);
+    }
+    assert_in_range(f.handled, 1, AHEAD / 2);
+    shutdown(fd, SHUT_RDWR);
+    pthread_join(sender, NULL);
+    close(fd);
+    fx_stop(&f);
 }
 
 static void test_client_does_not_read(void **state) {
@@ -372,7 +450,9 @@ int main(void) {
         cmocka_unit_test(test_client_leaves),
         cmocka_unit_test(test_half_close_of_quick_requests),
         cmocka_unit_test(test_back_pressure),
+        cmocka_unit_test(test_end_in_on_writable),
         cmocka_unit_test(test_hard_limit),
+        cmocka_unit_test(test_ahead_without_reading),
         cmocka_unit_test(test_client_does_not_read),
         cmocka_unit_test(test_answer_after_the_end),
         cmocka_unit_test(test_timers),
