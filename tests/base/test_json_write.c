@@ -25,7 +25,7 @@ static void test_shapes(void **state) {
     jw_raw(&w, "{\"r\":1}", 7);
     jw_arr_end(&w);
     jw_kstr(&w, "s", "x");
-    jw_knum(&w, "n", NAN);
+    jw_knum(&w, "n", (double)NAN);
     jw_obj_end(&w);
     assert_string_equal(b.data, "{\"i\":-9007199254740993,\"a\":[true,null,{},[],null,{\"r\":1}],"
                                 "\"s\":\"x\",\"n\":null}");
