@@ -305,7 +305,7 @@ static enum err take_option(const struct opt_table *t, char *arg, int argc, char
         char *copy = own_alloc(res, strlen(value) + 1);
         if (!copy)
             return err_set(info, ERR_NOMEM, d->name, "out of memory");
-        memcpy(copy, value, strlen(value));
+        memcpy(copy, value, strlen(value) + 1);
         memset(value, '*', strlen(value));
         value = copy;
     }

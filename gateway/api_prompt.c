@@ -112,6 +112,6 @@ enum err api_prompt_check_room(const struct app *app, const struct gen_prompt *p
     return err_set(info, ERR_CONTEXT, field,
                    "This model's maximum context length is %d tokens. However, you requested %lld "
                    "tokens (%d in the prompt, %lld in the completion)",
-                   app->max_model_len, (long long)(prompt->n_ids + want), prompt->n_ids,
+                   app->max_model_len, prompt->n_ids + (long long)want, prompt->n_ids,
                    (long long)want);
 }
