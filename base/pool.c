@@ -28,7 +28,7 @@ struct pool {
     _Alignas(64) _Atomic uint64_t state;
     _Alignas(64) int nt;
     int spins; // pauses before a waiter sleeps
-    bool stop;
+    _Atomic bool stop;
     pool_fn fn;
     void *arg;
     struct lock lock; // one run at a time
@@ -61,7 +61,7 @@ static void *worker_main(void *arg) {
     for (;;) {
         gate_wait(&p->start, seen, p->spins);
         seen = atomic_load_explicit(&p->start.word, memory_order_acquire);
-        if (p->stop)
+        if (atomic_load(&p->stop))
             return NULL;
         uint32_t run = enter(p, last);
         if (run == last)
@@ -192,7 +192,7 @@ enum err pool_create(const struct pool_config *cfg, struct pool **out, struct er
 void pool_destroy(struct pool *p) {
     if (!p)
         return;
-    p->stop = true;
+    atomic_store(&p->stop, true);
     gate_add(&p->start, 1);
     for (int i = 0; i < p->started; i++)
         pthread_join(p->workers[i].thread, NULL);
