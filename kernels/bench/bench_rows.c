@@ -286,6 +286,59 @@ static void bench_rows(struct bench *b) {
     }
 }
 
+// ---- sampling
+
+static void record_sample(struct bench *b, const void *arg, int32_t i) {
+    (void)i;
+    b->ops->sample(b->q, arg);
+}
+
+static void bench_sample(struct bench *b) {
+    enum { VOCAB = 49152, ROWS = 32 };
+    static const struct {
+        const char *name;
+        float t;
+        int32_t top_k;
+        float top_p, min_p;
+        int32_t n_logprobs;
+        float spread;
+    } cases[] = {
+        {"greedy", 0, 0, 1, 0, -1, 3},
+        {"greedy + 5 logprobs", 0, 0, 1, 0, 5, 3},
+        {"temperature 1", 1, 0, 1, 0, -1, 3},
+        {"top-p 0.9", 1, 0, 0.9f, 0, -1, 3},
+        {"top-k 50", 1, 50, 1, 0, -1, 3},
+        {"all filters", 0.7f, 40, 0.9f, 0.05f, -1, 3},
+        {"top-p 0.99, flat", 1, 0, 0.99f, 0, -1, 0.1f},
+    };
+    kn_addr logits = alloc_random(b, (size_t)ROWS * VOCAB);
+    struct kn_sample_row row[ROWS];
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        float *x = (float *)logits;
+        for (size_t i = 0; i < (size_t)ROWS * VOCAB; i++) // nearly normal
+            x[i] = cases[c].spread * (random_value(b) + random_value(b) + random_value(b));
+        for (int i = 0; i < ROWS; i++)
+            row[i] = (struct kn_sample_row){.seed = (uint64_t)i,
+                                            .temperature = cases[c].t,
+                                            .top_p = cases[c].top_p,
+                                            .min_p = cases[c].min_p,
+                                            .top_k = cases[c].top_k,
+                                            .repetition = 1,
+                                            .target = -1,
+                                            .n_logprobs = cases[c].n_logprobs};
+        struct kn_sample p = {.logits = logits,
+                              .ld = VOCAB,
+                              .vocab = VOCAB,
+                              .params = put(b, row, sizeof row),
+                              .out = alloc(b, ROWS * sizeof(struct kn_sample_out))};
+        for (p.rows = 1; p.rows <= ROWS; p.rows += ROWS - 1) {
+            char name[96];
+            snprintf(name, sizeof name, "sample %s, %d x %d", cases[c].name, p.rows, VOCAB);
+            measure(b, name, record_sample, &p, 10, 0, 0);
+        }
+    }
+}
+
 int main(int argc, char **argv) {
     struct bench b = {.ops = &kn_ops_cpu, .reps = 15, .rng = 88172645463325252u};
     struct kn_device_config cfg = {0};
@@ -326,6 +379,8 @@ int main(int argc, char **argv) {
         bench_attn(&b);
     if (!what || what & 2)
         bench_rows(&b);
+    if (!what || what & 4)
+        bench_sample(&b);
     limits_destroy(b.limits);
     b.ops->queue_destroy(b.q);
     b.ops->close(b.d);
