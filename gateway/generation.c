@@ -76,9 +76,9 @@ static void gen_wake(void *arg, struct eng_stream *s) {
 static bool stream_begin(struct generation *g) {
     if (g->began)
         return true;
-    g->began = true;
     gw_response_header(g->r, "Cache-Control", "no-cache");
-    return gw_stream_begin(g->r, 200, "text/event-stream; charset=utf-8");
+    g->began = gw_stream_begin(g->r, 200, "text/event-stream; charset=utf-8");
+    return g->began;
 }
 
 static void fail(struct generation *g) {
