@@ -6,7 +6,7 @@
 
 enum {
     MAX_TEMPLATE = 1 << 20,      // bytes of a template's text
-    MAX_TREE_MEMORY = 256 << 20, // bytes of its tree
+    MAX_TREE_MEMORY = 128 << 20, // bytes of its tree
     DEFAULT_STEPS = 2000000,
     DEFAULT_OUTPUT = 16 << 20,
     DEFAULT_MEMORY = 64 << 20,

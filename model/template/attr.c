@@ -384,8 +384,7 @@ enum err tpl_path_parse(struct tpl_ctx *c, const struct tpl_val *attribute, stru
     if (attribute->kind == TPL_ABSENT || attribute->kind == TPL_NONE)
         return ERR_OK;
     const struct tpl_str *s = attribute->kind == TPL_STR ? attribute->u.s : NULL;
-    if (!s)
-        e = tpl_list_push(c, &b, attribute);
+    e = s ? tpl_step(c, s->len) : tpl_list_push(c, &b, attribute);
     for (size_t begin = 0, i = 0; !e && s && i <= s->len; i++) {
         struct tpl_val part;
         if (i < s->len && s->p[i] != '.')

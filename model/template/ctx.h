@@ -7,7 +7,7 @@
 #include "model/template/value.h"
 
 enum {
-    TPL_MAX_DEPTH = 1000,   // nested evaluations: what a thread's stack is sure to hold
+    TPL_MAX_DEPTH = 1500,   // nested evaluations: what a thread's stack is sure to hold
     TPL_WORK_PER_STEP = 64, // bytes looked at that count as one more step
     TPL_MAX_RANGE = 100000, // elements of a range, as in jinja2's sandbox
     TPL_MAX_PAD = 64 << 20, // characters of padding that one operation may ask for

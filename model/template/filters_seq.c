@@ -190,6 +190,8 @@ static enum err sort_paths(struct tpl_ctx *c, const struct tpl_val *attribute,
     for (size_t i = 0; s && i < s->len; i++)
         *n += s->p[i] == ',';
     enum err e = tpl_alloc(c, *n, sizeof **out, out);
+    if (!e && s)
+        e = tpl_step(c, s->len);
     if (!e && !s)
         return tpl_path_parse(c, attribute, &(*out)[0]);
     for (size_t i = 0, begin = 0, k = 0; !e && i <= s->len; i++) {

@@ -198,7 +198,8 @@ static enum err do_truncate(struct tpl_ctx *c, const struct tpl_call *call, stru
     if (e)
         return e;
     size_t end = tpl_str_offset(s, (size_t)length - ending->chars);
-    if (!tpl_arg_true(call, 1))
+    e = tpl_step(c, end);
+    if (!e && !tpl_arg_true(call, 1))
         e = cut_words(c, s, end, &end);
     struct tpl_val v, end_val = tpl_str(ending);
     if (!e)

@@ -7,7 +7,7 @@
 #include <string.h>
 
 struct lexer {
-    struct arena *a;
+    struct arena *a, *scratch;
     struct err_info *info;
     const char *s; // line breaks are all \n
     size_t n, at;
@@ -27,7 +27,7 @@ static enum err push(struct lexer *x, enum tpl_tok kind, size_t begin, size_t en
                      struct tpl_val value) {
     if (x->n_tok == x->cap) {
         size_t cap = x->cap ? x->cap * 2 : 64;
-        struct tpl_token *v = arena_calloc(x->a, cap, sizeof *v);
+        struct tpl_token *v = arena_calloc(x->scratch, cap, sizeof *v);
         if (!v)
             return no_memory(x);
         if (x->n_tok)
@@ -332,9 +332,9 @@ static enum err lex_all(struct lexer *x) {
     return push(x, TPL_T_EOF, x->n, x->n, tpl_none());
 }
 
-enum err tpl_lex(struct arena *a, const char *text, size_t len, struct tpl_tokens *out,
-                 struct err_info *info) {
-    char *s = arena_alloc(a, len + 1);
+enum err tpl_lex(struct arena *a, struct arena *scratch, const char *text, size_t len,
+                 struct tpl_tokens *out, struct err_info *info) {
+    char *s = arena_alloc(scratch, len + 1);
     if (!s)
         return err_set(info, ERR_NOMEM, NULL, "out of memory");
     size_t n = 0;
@@ -346,7 +346,8 @@ enum err tpl_lex(struct arena *a, const char *text, size_t len, struct tpl_token
     if (n && s[n - 1] == '\n') // one trailing line break is not part of the template
         n--;
     s[n] = '\0';
-    struct lexer x = {.a = a, .info = info, .s = s, .n = n, .line = 1, .line_start = true};
+    struct lexer x = {
+        .a = a, .scratch = scratch, .info = info, .s = s, .n = n, .line = 1, .line_start = true};
     enum err e = lex_all(&x);
     *out = (struct tpl_tokens){.v = x.v, .n = x.n_tok};
     return e;

@@ -56,9 +56,10 @@ struct tpl_tokens {
     size_t n;
 };
 
-// The whole template at once. Tokens and values live in the arena.
-enum err tpl_lex(struct arena *a, const char *text, size_t len, struct tpl_tokens *out,
-                 struct err_info *info);
+// The whole template at once. Values live in `a`; the tokens and the text that they point into live in
+// `scratch`.
+enum err tpl_lex(struct arena *a, struct arena *scratch, const char *text, size_t len,
+                 struct tpl_tokens *out, struct err_info *info);
 
 // literal.c: a string literal's content between the quotes, and numbers as written. The message of a
 // failure names no line.

@@ -20,8 +20,8 @@ static enum err chosen_part(struct tpl_ctx *c, const struct tpl_call *call, size
     enum err e = tpl_arg_index(c, call, i, 0, &from);
     if (!e)
         e = tpl_arg_index(c, call, i + 1, n, &to);
-    if (!e)
-        e = tpl_step(c, s->len);
+    if (!e && (from != 0 || to != n) && s->chars != s->len)
+        e = tpl_step(c, s->len); // characters are counted from the start
     if (e)
         return e;
     if (to > n)
@@ -45,6 +45,8 @@ static enum err find(struct tpl_ctx *c, const struct tpl_call *call, bool last, 
     enum err e = tpl_arg_str(c, call, 0, NULL, &needle);
     if (!e)
         e = chosen_part(c, call, 1, &begin, &end, &valid);
+    if (!e)
+        e = tpl_step(c, s->len);
     if (e)
         return e;
     if (valid && needle->len == 0)
@@ -85,6 +87,8 @@ static enum err str_count(struct tpl_ctx *c, const struct tpl_call *call, struct
     enum err e = tpl_arg_str(c, call, 0, NULL, &needle);
     if (!e)
         e = chosen_part(c, call, 1, &begin, &end, &valid);
+    if (!e)
+        e = tpl_step(c, s->len);
     if (e)
         return e;
     if (valid && needle->len == 0)
@@ -141,6 +145,8 @@ static enum err str_removeprefix(struct tpl_ctx *c, const struct tpl_call *call,
                                  struct tpl_val *out) {
     const struct tpl_str *s = self_of(call), *what;
     enum err e = tpl_arg_str(c, call, 0, NULL, &what);
+    if (!e)
+        e = tpl_step(c, what->len);
     if (e)
         return e;
     return tpl_str_sub(c, s, part_has(s, 0, s->len, what, false) ? what->len : 0, s->len, out);
@@ -150,6 +156,8 @@ static enum err str_removesuffix(struct tpl_ctx *c, const struct tpl_call *call,
                                  struct tpl_val *out) {
     const struct tpl_str *s = self_of(call), *what;
     enum err e = tpl_arg_str(c, call, 0, NULL, &what);
+    if (!e)
+        e = tpl_step(c, what->len);
     if (e)
         return e;
     return tpl_str_sub(c, s, 0, part_has(s, 0, s->len, what, true) ? s->len - what->len : s->len,

@@ -398,31 +398,45 @@ static bool parse_body(struct tpl_parser *p, const char *const *ends, struct tpl
     return ok;
 }
 
+static void keep_names(struct tpl_parser *p) {
+    for (size_t i = 0; i < TPL_NAME_BUCKETS; i++) {
+        for (struct tpl_name *n = p->bucket[i], *next; n; n = next) {
+            next = n->next;
+            n->next = p->t->names;
+            p->t->names = n;
+        }
+    }
+}
+
+static enum err parse_all(struct tpl_parser *p) {
+    if (!parse_items(p, NULL, &p->t->body))
+        return p->err ? p->err : err_set(p->info, ERR_INTERNAL, NULL, "no reason was given");
+    if (p->unknown.nodes.n) {
+        const struct tpl_node *n = p->unknown.nodes.v[0];
+        const struct tpl_str *s = n->u.apply.name;
+        tpl__fail(p, n->line, "No %s named '%.*s'.", n->kind == TPL_N_FILTER ? "filter" : "test",
+                  (int)(s->len < 80 ? s->len : 80), s->p);
+        return p->err;
+    }
+    keep_names(p);
+    return tpl_resolve(p->t, p->info);
+}
+
 enum err tpl_parse(struct chat_template *t, const char *text, size_t len, struct err_info *info) {
     struct tpl_parser p = {.t = t, .a = &t->arena, .info = info};
+    struct arena scratch; // what only parsing needs
     if (!utf8_valid(text, len))
         return err_set(info, ERR_TEMPLATE, NULL, "the template is not valid UTF-8");
     enum err e = hash_key_random(&p.key);
     if (e)
         return err_set(info, e, NULL, "no random key for hashing");
-    e = tpl_lex(p.a, text, len, &p.tokens, info);
-    if (e)
-        return e;
-    if (!parse_items(&p, NULL, &t->body))
-        return p.err ? p.err : err_set(info, ERR_TEMPLATE, NULL, "the template cannot be parsed");
-    if (p.unknown.nodes.n) {
-        const struct tpl_node *n = p.unknown.nodes.v[0];
-        const struct tpl_str *s = n->u.apply.name;
-        return err_set(info, ERR_TEMPLATE, NULL, "line %d: No %s named '%.*s'.", n->line,
-                       n->kind == TPL_N_FILTER ? "filter" : "test",
-                       (int)(s->len < 80 ? s->len : 80), s->p);
-    }
-    for (size_t i = 0; i < TPL_NAME_BUCKETS; i++) {
-        for (struct tpl_name *n = p.bucket[i], *next; n; n = next) {
-            next = n->next;
-            n->next = t->names;
-            t->names = n;
-        }
-    }
-    return tpl_resolve(t, info);
+    arena_init(&scratch, t->arena.max);
+    p.bucket = arena_calloc(&scratch, TPL_NAME_BUCKETS, sizeof(struct tpl_name *));
+    if (!p.bucket)
+        return err_set(info, ERR_NOMEM, NULL, "out of memory");
+    e = tpl_lex(p.a, &scratch, text, len, &p.tokens, info);
+    if (!e)
+        e = parse_all(&p);
+    arena_fini(&scratch);
+    return e;
 }

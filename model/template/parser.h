@@ -26,7 +26,7 @@ struct tpl_node_list { // grows while a rule collects
     size_t cap;
 };
 
-enum { TPL_NAME_BUCKETS = 256 };
+enum { TPL_NAME_BUCKETS = 4096 };
 struct tpl_parser {
     struct chat_template *t;
     struct arena *a;
@@ -42,7 +42,7 @@ struct tpl_parser {
     unsigned for_depth;
     struct tpl_uses *uses;
     struct hash_key key;
-    struct tpl_name *bucket[TPL_NAME_BUCKETS];
+    struct tpl_name **bucket; // TPL_NAME_BUCKETS lists
 };
 const struct tpl_token *tpl__peek(const struct tpl_parser *p);
 bool tpl__is_name(const struct tpl_token *t, const char *name);

@@ -190,7 +190,9 @@ static enum err add_text(struct percent *p, const struct directive *d, const str
         s = text.u.s;
     }
     if (!e && d->precision >= 0 && (uint64_t)d->precision < s->chars) {
-        e = tpl_str_sub(p->c, s, 0, tpl_str_offset(s, (size_t)d->precision), &text);
+        e = tpl_step(p->c, s->len);
+        if (!e)
+            e = tpl_str_sub(p->c, s, 0, tpl_str_offset(s, (size_t)d->precision), &text);
         s = text.u.s;
     }
     const struct tpl_padding pad = padding(d, false);

@@ -82,6 +82,10 @@ enum err tpl_str_sub(struct tpl_ctx *c, const struct tpl_str *s, size_t begin, s
     }
     struct tpl_str v = {
         .p = s->p + begin, .len = end - begin, .literal = s->literal, .markup = s->markup};
+    // Counting characters and finding runs is linear, which a loop could make expensive.
+    enum err e = tpl_step(c, (s->chars == s->len ? 0 : v.len) + s->n_runs * sizeof *s->runs);
+    if (e)
+        return e;
     v.chars = s->chars == s->len ? v.len : utf8_count(v.p, v.len);
     if (s->n_runs) {
         size_t first = 0, last;
@@ -92,7 +96,7 @@ enum err tpl_str_sub(struct tpl_ctx *c, const struct tpl_str *s, size_t begin, s
         v.literal = s->runs[first].literal;
         if (last > first) {
             struct tpl_run *runs;
-            enum err e = tpl_alloc(c, last - first + 1, sizeof *runs, &runs);
+            e = tpl_alloc(c, last - first + 1, sizeof *runs, &runs);
             if (e)
                 return e;
             for (size_t i = first; i <= last; i++)

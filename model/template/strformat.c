@@ -120,7 +120,9 @@ static enum err format_str(struct tpl_sb *b, struct spec *s, const struct tpl_va
     if (!s->aligned)
         s->pad.align = '<';
     if (s->precision >= 0 && (uint64_t)s->precision < text->chars) {
-        enum err e = tpl_str_sub(b->c, text, 0, tpl_str_offset(text, (size_t)s->precision), &cut);
+        enum err e = tpl_step(b->c, text->len);
+        if (!e)
+            e = tpl_str_sub(b->c, text, 0, tpl_str_offset(text, (size_t)s->precision), &cut);
         if (e)
             return e;
         text = cut.u.s;

@@ -203,7 +203,7 @@ static enum err equal_same_kind(struct tpl_ctx *c, const struct tpl_val *a, cons
         return ERR_OK;
     case TPL_STR:
         *out = tpl_str_same(a->u.s, b->u.s);
-        return *out ? tpl_step(c, a->u.s->len) : ERR_OK;
+        return a->u.s->len == b->u.s->len ? tpl_step(c, a->u.s->len) : ERR_OK;
     case TPL_LIST:
     case TPL_TUPLE:
     case TPL_DICT:

@@ -60,6 +60,61 @@ static void steps_are_bounded(void **state) {
     expect("{{ range(99999)|map('string')|sort|join|length }}", ERR_LIMIT);
 }
 
+// Each of these looks at all of a long text, so four hundred of them are not a few thousand steps.
+static void long_texts_cost_steps(void **state) {
+    (void)state;
+    static const char *const uses[] = {
+        "x|trim",
+        "x[1:]",
+        "x[::2]",
+        "x.find('z')",
+        "x.rfind('z')",
+        "x.startswith(x)",
+        "x.endswith(x)",
+        "x.removeprefix(x)",
+        "x == y",
+        "x < y",
+        "'z' in x",
+        "x.count('z')",
+        "x.split('z')",
+        "x|replace('z', '')",
+        "x|truncate(30000)",
+        "'%.30000s' % x",
+        "'{:.30000}'.format(x)",
+        "{x: 1}",
+        "x|wordcount",
+        "x.isalpha()",
+        "x is upper",
+        "x[20000]",
+        "x.splitlines()",
+        "x.partition('z')",
+        "d[x]",
+        "[1]|map(attribute=x)|list",
+        "[1]|sort(attribute=x)",
+        "x|int",
+        "x|float",
+        "x|upper",
+        "x ~ 'a'",
+        "x|tojson",
+        "[x]|string",
+        "x|e",
+        "strftime_now(x)",
+        "x % 1 if false else x.format(1)",
+    };
+    const struct chat_limits limits = {.max_steps = 30000, .max_memory = 1 << 30};
+    for (size_t i = 0; i < sizeof uses / sizeof *uses; i++) {
+        char text[256];
+        snprintf(text, sizeof text,
+                 "{%% set x = '\xc3\xa9' * 40000 %%}{%% set y = x + 'a' %%}{%% set x = x + 'b' %%}"
+                 "{%% set d = {} %%}{%% for i in range(400) %%}{%% set z = %s %%}{%% endfor %%}",
+                 uses[i]);
+        struct rendered r = render_json(text, strlen(text), NULL, 0, &limits);
+        if (r.e != ERR_LIMIT)
+            fail_msg("%s: %s %s", uses[i], err_name(r.e), r.e ? r.info.message : "");
+        rendered_fini(&r);
+    }
+}
+
 static void memory_and_output_are_bounded(void **state) {
     (void)state;
     static const char *const too_much[] = {
@@ -253,6 +308,7 @@ static void threads_share_a_template(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(steps_are_bounded),
+        cmocka_unit_test(long_texts_cost_steps),
         cmocka_unit_test(memory_and_output_are_bounded),
         cmocka_unit_test(limits_can_be_set),
         cmocka_unit_test(growing_text_stays_cheap),
