@@ -8,7 +8,7 @@ typedef __m512i v16i;
 typedef __mmask16 v16m;
 
 V_FN v16m vm_first(int32_t n) { // the first n lanes; n may be out of [0, 16]
-    return n >= 16 ? (v16m)0xffff : n <= 0 ? (v16m)0 : (v16m)((1u << n) - 1u);
+    return (v16m)(n >= 16 ? 0xffffu : n <= 0 ? 0u : (1u << n) - 1u);
 }
 V_FN v16m vm_and(v16m a, v16m b) {
     return (v16m)(a & b);
