@@ -27,7 +27,7 @@ enum err mdl_file_open(int dirfd, const char *name, const char *path, struct mdl
     if (!f.path)
         return err_set(info, ERR_NOMEM, NULL, "out of memory");
     enum err e = ERR_OK;
-    struct stat st;
+    struct stat st = {0};
     // Without O_NONBLOCK, opening a FIFO would wait for a writer.
     f.fd = openat(dirfd, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (f.fd < 0)

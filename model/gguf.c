@@ -15,6 +15,7 @@ struct cursor {
     uint64_t end;
     bool capped;      // end is our limit, not the file's
     const char *what; // the key or tensor being read, for errors
+    enum err failed;  // why the last take found nothing
     struct mdl_shown shown;
     struct err_info *info;
 };
@@ -28,68 +29,78 @@ static bool is_scalar(enum gguf_type t) {
 }
 
 static enum err bad(const struct cursor *c, enum err e, const char *why) {
-    return err_set(c->info, e, NULL, "%s: %s (byte %zu)", c->what, why, c->at);
+    err_set(c->info, e, NULL, "%s: %s (byte %zu)", c->what, why, c->at);
+    return e;
 }
 
-// *out: the next n bytes, which are consumed.
-static enum err take(struct cursor *c, uint64_t n, const uint8_t **out) {
+static enum err too_long(const struct cursor *c) {
+    err_set(c->info, ERR_LIMIT, NULL, "%s: the header is longer than %d bytes (byte %zu)", c->what,
+            GGUF_MAX_HEADER, c->at);
+    return ERR_LIMIT;
+}
+
+// The next n bytes, which are consumed; NULL if they are not there, with c->failed set.
+static const uint8_t *take(struct cursor *c, uint64_t n) {
+    c->failed = ERR_AGAIN;
     if (n > c->end - c->at)
-        return c->capped ? err_set(c->info, ERR_LIMIT, NULL,
-                                   "%s: the header is longer than %d bytes (byte %zu)", c->what,
-                                   GGUF_MAX_HEADER, c->at)
-                         : bad(c, ERR_FORMAT, "runs past the end of the file");
-    if (n > c->have - c->at)
-        return ERR_AGAIN;
-    *out = c->p + c->at;
-    c->at += (size_t)n;
-    return ERR_OK;
+        c->failed = c->capped ? too_long(c) : bad(c, ERR_FORMAT, "runs past the end of the file");
+    else if (n <= c->have - c->at) {
+        c->at += (size_t)n;
+        return c->p + (c->at - (size_t)n);
+    }
+    return NULL;
 }
 
 static enum err take_u32(struct cursor *c, uint32_t *out) {
-    const uint8_t *p;
-    enum err e = take(c, 4, &p);
-    if (!e)
-        *out = le32(p);
-    return e;
+    const uint8_t *p = take(c, 4);
+    if (!p)
+        return c->failed;
+    *out = le32(p);
+    return ERR_OK;
 }
 
 static enum err take_u64(struct cursor *c, uint64_t *out) {
-    const uint8_t *p;
-    enum err e = take(c, 8, &p);
-    if (!e)
-        *out = le64(p);
-    return e;
+    const uint8_t *p = take(c, 8);
+    if (!p)
+        return c->failed;
+    *out = le64(p);
+    return ERR_OK;
 }
 
 static enum err take_string(struct cursor *c, struct tok_str *out) {
-    uint64_t n;
-    const uint8_t *p;
+    uint64_t n = 0;
     enum err e = take_u64(c, &n);
-    if (!e)
-        e = take(c, n, &p);
-    if (!e)
-        *out = (struct tok_str){(const char *)p, (size_t)n};
-    return e;
+    if (e)
+        return e;
+    const uint8_t *p = take(c, n);
+    if (!p)
+        return c->failed;
+    *out = (struct tok_str){(const char *)p, (size_t)n};
+    return ERR_OK;
 }
 
 static enum err take_type(struct cursor *c, enum gguf_type *out) {
-    uint32_t t;
+    uint32_t t = 0;
     enum err e = take_u32(c, &t);
-    if (!e && t >= GGUF_TYPES)
-        return err_set(c->info, ERR_FORMAT, NULL, "%s: unknown value type %u (byte %zu)", c->what,
-                       t, c->at - 4);
-    if (!e)
-        *out = (enum gguf_type)t;
-    return e;
+    if (e)
+        return e;
+    if (t >= GGUF_TYPES) {
+        err_set(c->info, ERR_FORMAT, NULL, "%s: unknown value type %u (byte %zu)", c->what, t,
+                c->at - 4);
+        return ERR_FORMAT;
+    }
+    *out = (enum gguf_type)t;
+    return ERR_OK;
 }
 
 static enum err skip_bools(struct cursor *c, uint64_t n) {
-    const uint8_t *p;
-    enum err e = take(c, n, &p);
-    for (uint64_t i = 0; !e && i < n; i++)
+    const uint8_t *p = take(c, n);
+    if (!p)
+        return c->failed;
+    for (uint64_t i = 0; i < n; i++)
         if (p[i] > 1)
             return bad(c, ERR_FORMAT, "a bool is neither 0 nor 1");
-    return e;
+    return ERR_OK;
 }
 
 static enum err skip_array(struct cursor *c, enum gguf_type elem, uint64_t n, int depth);
@@ -99,11 +110,10 @@ static enum err skip_array(struct cursor *c, enum gguf_type elem, uint64_t n, in
 static enum err skip_values(struct cursor *c, enum gguf_type t, uint64_t n, int depth) {
     if (n > (c->end - c->at) / type_bytes[t])
         return bad(c, ERR_FORMAT, "more values than the file can hold");
-    const uint8_t *p;
     if (t == GGUF_BOOL)
         return skip_bools(c, n);
     if (is_scalar(t))
-        return take(c, n * type_bytes[t], &p);
+        return take(c, n * type_bytes[t]) ? ERR_OK : c->failed;
     enum err e = ERR_OK;
     struct tok_str s;
     for (uint64_t i = 0; !e && i < n; i++) {
@@ -111,8 +121,8 @@ static enum err skip_values(struct cursor *c, enum gguf_type t, uint64_t n, int 
             e = take_string(c, &s);
             continue;
         }
-        enum gguf_type elem;
-        uint64_t count;
+        enum gguf_type elem = GGUF_U8;
+        uint64_t count = 0;
         if ((e = take_type(c, &elem)) || (e = take_u64(c, &count)))
             break;
         e = skip_array(c, elem, count, depth + 1);
@@ -223,7 +233,7 @@ static const struct {
 };
 
 static enum err parse_tensor_type(struct cursor *c, enum kn_dtype *out) {
-    uint32_t id;
+    uint32_t id = 0;
     enum err e = take_u32(c, &id);
     if (e)
         return e;
@@ -259,7 +269,7 @@ static enum err tensor_bytes(struct cursor *c, struct gguf_tensor *t) {
                        "(byte %zu)",
                        c->what, (unsigned long long)k, kn_dtype_name(t->dtype),
                        kn_dtype_block(t->dtype), c->at);
-    size_t row;
+    size_t row = 0;
     if (!kn_row_bytes(t->dtype, k, &row) || !mem_mul(row, rows, &t->bytes))
         return bad(c, ERR_FORMAT, "the dimensions' product overflows");
     return ERR_OK;
@@ -274,7 +284,7 @@ static enum err parse_tensor(struct cursor *c, uint32_t alignment, struct gguf_t
     if (!key_valid(t->name) || t->name.n > GGUF_MAX_NAME)
         return bad(c, ERR_FORMAT, "is empty, too long, or no plain text");
     c->what = mdl_shown(&c->shown, t->name.p, t->name.n);
-    uint32_t n;
+    uint32_t n = 0;
     if ((e = take_u32(c, &n)))
         return e;
     if (n < 1 || n > 4)
@@ -283,7 +293,7 @@ static enum err parse_tensor(struct cursor *c, uint32_t alignment, struct gguf_t
                        c->at - 4);
     t->n_dims = (int32_t)n;
     for (int i = t->n_dims - 1; i >= 0; i--) {
-        uint64_t d;
+        uint64_t d = 0;
         if ((e = take_u64(c, &d)))
             return e;
         if (d == 0 || d > INT64_MAX)
@@ -348,12 +358,12 @@ static enum err place_tensors(struct cursor *c, uint64_t file_size, struct gguf 
 
 // Magic, version and the two counts, each bounded by what the file can hold.
 static enum err parse_fixed(struct cursor *c, uint64_t file_size, struct gguf *g) {
-    const uint8_t *magic;
-    uint64_t n_tensors, n_kv;
+    uint64_t n_tensors = 0, n_kv = 0;
     enum err e;
     c->what = "file header";
-    if ((e = take(c, 4, &magic)))
-        return e;
+    const uint8_t *magic = take(c, 4);
+    if (!magic)
+        return c->failed;
     if (memcmp(magic, "GGUF", 4) != 0)
         return err_set(c->info, ERR_FORMAT, NULL, "not a GGUF file (byte 0)");
     if ((e = take_u32(c, &g->version)))

@@ -192,7 +192,7 @@ static enum err tensor_dtype(struct folder *f, const struct st_tensor *t, enum k
 static enum err add_tensor(struct folder *f, const struct st_tensor *from, int file) {
     struct mdl_source *s = f->s;
     struct mdl_shown shown;
-    enum kn_dtype dtype;
+    enum kn_dtype dtype = KN_F32;
     enum err e = tensor_dtype(f, from, &dtype);
     if (e)
         return e;
