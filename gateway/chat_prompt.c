@@ -117,7 +117,8 @@ static enum err add_kwargs(const json_t *body, json_t *vars, struct err_info *in
         return err_set(info, ERR_INVALID, "chat_template_kwargs",
                        "chat_template_kwargs must be an object, not %s",
                        api_json_type_name(kwargs));
-    static const char *const reserved[] = {"chat_template", "tokenize", "tokenizer", "documents"};
+    static const char *const reserved[] = {"chat_template", "tokenize", "tokenizer", "pad_token",
+                                           "unk_token"};
     const char *key;
     json_t *value;
     json_object_foreach(kwargs, key, value) {
@@ -153,7 +154,9 @@ static enum err make_vars(const struct app *app, const json_t *body, bool add_pr
                                token_text(app->tokenizer, tokenizer_bos(app->tokenizer))) != 0;
     bad |= json_object_set_new(vars, "eos_token",
                                token_text(app->tokenizer, tokenizer_eos(app->tokenizer))) != 0;
+    // Templates tell "not given" from "empty" as transformers shows it to them.
     bad |= json_object_set_new(vars, "tools", json_null()) != 0;
+    bad |= json_object_set_new(vars, "documents", json_null()) != 0;
     rc = bad ? err_set(info, ERR_NOMEM, NULL, "out of memory") : add_kwargs(body, vars, info);
     if (rc)
         json_decref(vars);
