@@ -356,6 +356,70 @@ static void paused_sequences_give_way_first(void **state) {
     eng_destroy(e);
 }
 
+static void a_paused_place_is_taken_at_once(void **state) {
+    (void)state;
+    struct kn_device d;
+    fake_init(&d, 64);
+    struct eng_config cfg = client_config(&d);
+    cfg.max_num_seqs = 1;
+    struct eng *e = client_engine(&d, &cfg);
+    int32_t prompt[30];
+    prompt_of(prompt, 30, 6);
+    struct client *c[2];
+    struct err_info info;
+    for (int i = 0; i < 2; i++) {
+        c[i] = client_new();
+        client_init(c[i], prompt, 30, 150);
+        c[i]->r.ignore_eos = true;
+        client_expect(c[i], 256);
+        assert_int_equal(client_submit(c[i], e, &info), ERR_OK);
+    }
+    // As the thread does it: a turn that did nothing is followed by sleep.
+    while (eng_step(e))
+        client_take(c[1], INT32_MAX);
+    assert_true(client_done(c[1]));
+    client_run(e, c, 1);
+    for (int i = 0; i < 2; i++) {
+        assert_true(client_done(c[i]));
+        client_release(c[i]);
+        mem_free(c[i]);
+    }
+    eng_destroy(e);
+}
+
+static void a_prompt_waits_until_all_its_blocks_are_there(void **state) {
+    (void)state;
+    struct kn_device d;
+    fake_init(&d, 16);
+    struct eng_config cfg = client_config(&d);
+    cfg.max_num_batched_tokens = 20;
+    struct eng *e = client_engine(&d, &cfg);
+    int32_t prompt[160];
+    struct client *c[2];
+    struct err_info info;
+    for (int i = 0; i < 2; i++) {
+        c[i] = client_new();
+        prompt_of(prompt, 160, i); // ten blocks each
+        client_init(c[i], prompt, 160, 4);
+        c[i]->r.ignore_eos = true;
+        client_expect(c[i], 256);
+        assert_int_equal(client_submit(c[i], e, &info), ERR_OK);
+    }
+    while (!client_done(c[0])) { // the first has not taken all its blocks yet, but they are its own
+        eng_step(e);
+        client_take(c[0], INT32_MAX);
+        assert_true(client_done(c[0]) ||
+                    eng__req_of(c[1]->stream)->choices[0].state == ENG__QUEUED);
+    }
+    client_run(e, c, 2);
+    for (int i = 0; i < 2; i++) {
+        assert_true(client_done(c[i]));
+        client_release(c[i]);
+        mem_free(c[i]);
+    }
+    eng_destroy(e);
+}
+
 static void priority_runs_first_and_displaces(void **state) {
     (void)state;
     struct kn_device d;
@@ -712,6 +776,8 @@ int main(void) {
         cmocka_unit_test(a_score_skips_no_wanted_row),
         cmocka_unit_test(a_full_ring_pauses_only_its_request),
         cmocka_unit_test(paused_sequences_give_way_first),
+        cmocka_unit_test(a_paused_place_is_taken_at_once),
+        cmocka_unit_test(a_prompt_waits_until_all_its_blocks_are_there),
         cmocka_unit_test(priority_runs_first_and_displaces),
         cmocka_unit_test(the_queue_is_bounded),
         cmocka_unit_test(a_stop_ends_what_runs),

@@ -159,6 +159,33 @@ static void borrowing_moves_what_is_paused(void **state) {
     dummy_free(b);
 }
 
+static void a_failed_move_fails_what_was_moved(void **state) {
+    (void)state;
+    struct dummy *b = dummy_new(40);
+    struct client *first = ask(b, 100, 30, 3), *c = ask(b, 60, 100, 4);
+    c->may_fail = true;
+    for (int i = 0; i < 500 && !(eng__req_of(c->stream)->paused && client_done(first)); i++) {
+        eng_step(b->e);
+        client_take(first, INT32_MAX);
+    }
+    done(first);
+    b->work = true;
+    b->want = 38 * b->e->block_bytes;
+    b->d.fail_copy = 1;
+    clock_manual_advance(&b->d.clock, 61000000000);
+    for (int i = 0; i < 10; i++)
+        eng_step(b->e);
+    assert_int_equal(b->d.fail_copy, 0);
+    client_take(c, INT32_MAX);
+    assert_int_equal(c->choices[0].error, ERR_DEVICE);
+    done(c);
+    b->work = false;
+    struct client *again = ask(b, 60, 10, 4); // nothing of it is in the cache
+    client_run(b->e, &again, 1);
+    done(again);
+    dummy_free(b);
+}
+
 static void random_borrowing_changes_no_token(void **state) {
     (void)state;
     for (uint64_t seed = 1; seed <= 20; seed++) {
@@ -200,6 +227,7 @@ int main(void) {
         cmocka_unit_test(background_gets_idle_time_only),
         cmocka_unit_test(lent_memory_comes_back_under_pressure),
         cmocka_unit_test(borrowing_moves_what_is_paused),
+        cmocka_unit_test(a_failed_move_fails_what_was_moved),
         cmocka_unit_test(random_borrowing_changes_no_token),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

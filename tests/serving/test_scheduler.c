@@ -112,6 +112,27 @@ static void generated_tokens_count(void **state) {
     world_free(w);
 }
 
+static void credit_is_not_saved_up(void **state) {
+    (void)state;
+    struct world *w = world_new();
+    struct eng__seq *stays = arrive(w, 2, 0, 1, 0); // keeps its flow alive
+    for (int i = 0; i < 20; i++) {                  // one small request at a time, alone
+        arrive(w, 2, 0, 1, 0);
+        while (admit_next(w))
+            ;
+    }
+    leave(w, stays);
+    for (int i = 0; i < 10; i++) {
+        arrive(w, 1, 0, 600, 0);
+        arrive(w, 2, 0, 600, 0);
+    }
+    int32_t first = 0;
+    while (admit_next(w)->req->r.tenant == 2)
+        first++;
+    assert_true(first <= 1);
+    world_free(w);
+}
+
 static void priority_comes_before_fairness(void **state) {
     (void)state;
     struct world *w = world_new();
@@ -251,6 +272,7 @@ int main(void) {
         cmocka_unit_test(tokens_not_requests_are_shared),
         cmocka_unit_test(no_adapter_waits_for_another),
         cmocka_unit_test(generated_tokens_count),
+        cmocka_unit_test(credit_is_not_saved_up),
         cmocka_unit_test(priority_comes_before_fairness),
         cmocka_unit_test(a_preempted_sequence_waits_in_front),
         cmocka_unit_test(a_budget_goes_half_to_the_oldest_and_half_to_the_shortest),
