@@ -70,7 +70,7 @@ struct eng_config {
 
 enum eng_kind {
     ENG_GENERATE,
-    ENG_SCORE, // ids + mask -> logprobs; generates nothing
+    ENG_SCORE, // ids + mask -> PROMPT events; generates nothing, ends with ENG_FINISH_LENGTH
 };
 
 struct eng_sampling {
@@ -108,7 +108,8 @@ struct eng_request {
     uint64_t cache_salt;
 
     // Called on the engine thread after a step that put events into an empty stream, and for the
-    // last one; must not block. The consumer then calls eng_stream_next until it gives nothing.
+    // last one; must not block, nor release the stream. The consumer then calls eng_stream_next
+    // until it gives nothing.
     void (*wake)(void *arg, struct eng_stream *s);
     void *wake_arg;
 };

@@ -196,7 +196,7 @@ static void decodes_do_not_wait_for_a_long_prompt(void **state) {
 
 // 32 users, each asking again when its answer is complete.
 static void closed_loop(int64_t (*cost)(const struct fake_step *), const char *name,
-                        double least_share) {
+                        double least_share, int64_t most_ttft) {
     enum { USERS = 32, ASKED = 160 };
     struct bench *b = mem_zalloc(sizeof *b);
     assert_non_null(b);
@@ -232,13 +232,14 @@ static void closed_loop(int64_t (*cost)(const struct fake_step *), const char *n
         (double)(p99(ttft, done), ttft[done / 2]) / 1e9, (double)p99(ttft, done) / 1e9,
         (double)p99(itl, gaps) / 1e6);
     assert_true(least >= least_share * (double)total);
+    assert_true(ttft[done / 2] <= most_ttft);
     finish(b);
 }
 
 static void many_streams_use_the_machine(void **state) {
     (void)state;
-    closed_loop(cost_bf16, "bf16", 0.85);
-    closed_loop(cost_q8, "Q8_0", 0.85);
+    closed_loop(cost_bf16, "bf16", 0.85, 1500000000);
+    closed_loop(cost_q8, "Q8_0", 0.85, 750000000);
 }
 
 static void a_short_prompt_does_not_wait_for_giants(void **state) {
