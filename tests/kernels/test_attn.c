@@ -245,7 +245,7 @@ static void reference(const struct world *w, const struct sequence *s, int32_t p
     int32_t lo = w->s.window && pos >= w->s.window ? pos - w->s.window + 1 : 0;
     size_t row = (size_t)width(&w->s);
     const float *q = s->qkv + (size_t)pos * row + head * d;
-    double *p = mem_alloc((size_t)(pos + 1) * sizeof *p), top = -INFINITY, sum = 0;
+    double *p = mem_alloc((size_t)(pos + 1) * sizeof *p), top = -(double)INFINITY, sum = 0;
     assert_non_null(p);
     for (int32_t j = lo; j <= pos; j++) {
         const float *k = s->qkv + (size_t)j * row + (w->s.heads + kvh) * d;
