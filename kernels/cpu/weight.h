@@ -3,18 +3,19 @@
 // transposed product. Immutable after creation; any thread may read.
 //
 // Layout
-// 1. A panel is 16 rows (outputs), one per 32-bit lane of a vector of 64 bytes. Panels come in
-//    pairs; every pair, and every vector, is 64-byte aligned. Lanes beyond the last row are zero.
-// 2. F32: vector k has the 16 rows' values of column k.
-//    BF16: vector i has columns 2i (low half of a lane) and 2i + 1 (high half); an odd last column
-//    has a zero beside it.
-//    F16: 16 halves per column, so that one vector has columns 2i and 2i + 1 one after the other.
-//    A pair is one panel after the other.
+// 1. A panel is 16 rows (outputs), one per 32-bit lane of a vector of 64 bytes. Panels come in pairs
+//    that are one stream of memory; every pair, and every vector, is 64-byte aligned. Lanes beyond
+//    the last row are zero.
+// 2. Plain types: a vector of the first panel, one of the second, and so on.
+//    F32: vector c has the 16 rows' values of column c.
+//    BF16: vector i has columns 2i (low half of a lane) and 2i + 1 (high half).
+//    F16: vector i has the 16 halves of column 2i, then those of column 2i + 1.
+//    An odd last column of two bytes has zeros beside it.
 // 3. Quantised: per block of 32 columns, the quants of the first panel, of the second, 32 f16
-//    scales and (Q4_1) 32 f16 minima: 1088, 576 and 640 bytes, one stream. Quants are unsigned:
-//    Q8_0 as q + 128, Q4 as in the file. A vector holds 16 rows x 4 bytes: Q8_0 vector t has
-//    columns 4t..4t+3; Q4 vector t has columns 4t..4t+3 in the low nibbles and 4t+16..4t+19 in the
-//    high ones, which is the file's own order.
+//    scales and (Q4_1) 32 f16 minima: 1088, 576 and 640 bytes. Quants are unsigned: Q8_0 as q + 128,
+//    Q4 as in the file. A vector holds 16 rows x 4 bytes: Q8_0 vector t has columns 4t..4t+3; Q4
+//    vector t has columns 4t..4t+3 in the low nibbles and 4t+16..4t+19 in the high ones, which is the
+//    file's own order.
 // 4. A part of a stack starts a new pair. KN_STACK_GATE_UP alternates: a pair is one panel of gate
 //    rows and one of the same up rows.
 #pragma once
@@ -29,6 +30,7 @@ enum {
     CPU_PAIR = 32,  // rows of a pair
     CPU_WEIGHT_PARTS = 8,
     CPU_QBLOCK = 32, // columns of a quantised block
+    CPU_VECTOR = 64, // bytes
 };
 
 struct cpu_segment { // rows of one type: a part of a stack, or gate and up together
@@ -64,6 +66,10 @@ static inline size_t cpu_quant_bytes(enum kn_dtype t) {
 }
 static inline size_t cpu_block_bytes(enum kn_dtype t) {
     return 2 * cpu_quant_bytes(t) + (t == KN_Q4_1 ? 128 : 64);
+}
+// Plain types: bytes of a column of a pair; two-byte types have two columns side by side.
+static inline size_t cpu_column_bytes(enum kn_dtype t) {
+    return t == KN_F32 ? 2 * CPU_VECTOR : CPU_VECTOR;
 }
 size_t cpu_pair_bytes(enum kn_dtype t, int32_t k);
 

@@ -4,15 +4,13 @@
 #include "kernels/cpu/weight.h"
 #include <string.h>
 
-enum { VECTOR = 64, TILE = 16 };
+enum { VECTOR = CPU_VECTOR, STEP = 2 * VECTOR, TILE = 16 };
 
 size_t cpu_pair_bytes(enum kn_dtype t, int32_t k) {
     size_t cols = (size_t)k;
     if (cpu_dtype_quantised(t))
         return cols / CPU_QBLOCK * cpu_block_bytes(t);
-    if (t == KN_F32)
-        return cols * VECTOR * 2;
-    return (cols + 1) / 2 * VECTOR * 2; // two columns of two bytes
+    return (t == KN_F32 ? cols : (cols + 1) / 2) * STEP;
 }
 
 static uint32_t load_word(const uint8_t *p) {
@@ -27,8 +25,8 @@ static void store_word(uint8_t *p, uint32_t v) {
 
 // ---- plain types
 
-// n words of each row to vectors that lie 64 bytes apart. In tiles of 16 words: a tile of the rows
-// and one of the vectors stay in the nearest cache.
+// n words of each row to the panel's vectors, which alternate with the other panel's. In tiles of 16
+// words: a tile of the rows and one of the vectors stay in the nearest cache.
 static void pack_words(const uint8_t *const rows[CPU_PANEL], size_t n, uint8_t *dst) {
     for (size_t w0 = 0; w0 < n; w0 += TILE) {
         size_t len = n - w0 < TILE ? n - w0 : TILE;
@@ -36,9 +34,9 @@ static void pack_words(const uint8_t *const rows[CPU_PANEL], size_t n, uint8_t *
             if (!rows[lane])
                 continue;
             const uint8_t *src = rows[lane] + w0 * 4;
-            uint8_t *out = dst + w0 * VECTOR + lane * 4;
+            uint8_t *out = dst + w0 * STEP + lane * 4;
             for (size_t w = 0; w < len; w++)
-                store_word(out + w * VECTOR, load_word(src + w * 4));
+                store_word(out + w * STEP, load_word(src + w * 4));
         }
     }
 }
@@ -48,7 +46,7 @@ static void pack_bf16(const uint8_t *const rows[CPU_PANEL], size_t k, uint8_t *d
     if (k % 2)
         for (size_t lane = 0; lane < CPU_PANEL; lane++)
             if (rows[lane])
-                memcpy(dst + k / 2 * VECTOR + lane * 4, rows[lane] + (k - 1) * 2, 2);
+                memcpy(dst + k / 2 * STEP + lane * 4, rows[lane] + (k - 1) * 2, 2);
 }
 
 static void pack_f16(const uint8_t *const rows[CPU_PANEL], size_t k, uint8_t *dst) {
@@ -56,22 +54,19 @@ static void pack_f16(const uint8_t *const rows[CPU_PANEL], size_t k, uint8_t *ds
         size_t end = k - c0 < TILE ? k : c0 + TILE;
         for (size_t lane = 0; lane < CPU_PANEL; lane++)
             for (size_t c = c0; rows[lane] && c < end; c++)
-                memcpy(dst + c * CPU_PANEL * 2 + lane * 2, rows[lane] + c * 2, 2);
+                memcpy(dst + c / 2 * STEP + c % 2 * (VECTOR / 2) + lane * 2, rows[lane] + c * 2, 2);
     }
 }
 
 static void pack_plain(enum kn_dtype t, size_t k, const uint8_t *const rows[CPU_PAIR],
                        uint8_t *dst) {
-    size_t panel = cpu_pair_bytes(t, (int32_t)k) / 2;
-    for (int h = 0; h < 2; h++) {
-        const uint8_t *const *r = rows + h * CPU_PANEL;
-        uint8_t *out = dst + (size_t)h * panel;
+    for (int h = 0; h < 2; h++, rows += CPU_PANEL, dst += VECTOR) {
         if (t == KN_F32)
-            pack_words(r, k, out);
+            pack_words(rows, k, dst);
         else if (t == KN_BF16)
-            pack_bf16(r, k, out);
+            pack_bf16(rows, k, dst);
         else
-            pack_f16(r, k, out);
+            pack_f16(rows, k, dst);
     }
 }
 
@@ -135,15 +130,15 @@ void cpu_unpack_row(enum kn_dtype t, int32_t k, const uint8_t *pair, int half, i
                          out + b * CPU_QBLOCK);
         return;
     }
-    const uint8_t *panel = pair + (size_t)half * (cpu_pair_bytes(t, k) / 2);
+    const uint8_t *panel = pair + (size_t)half * VECTOR;
     for (int32_t c = 0; c < k; c++) {
         size_t col = (size_t)c, at;
         if (t == KN_F32)
-            at = col * VECTOR + (size_t)lane * 4;
+            at = col * STEP + (size_t)lane * 4;
         else if (t == KN_BF16)
-            at = col / 2 * VECTOR + (size_t)lane * 4 + col % 2 * 2;
+            at = col / 2 * STEP + (size_t)lane * 4 + col % 2 * 2;
         else
-            at = col * CPU_PANEL * 2 + (size_t)lane * 2;
+            at = col / 2 * STEP + col % 2 * (VECTOR / 2) + (size_t)lane * 2;
         kn_dequantize(t, panel + at, out + c, 1);
     }
 }

@@ -60,8 +60,7 @@ void ISA(gemm_quant)(const struct gemm_strip *s);
 void ISA(gemm_finish)(const struct gemm_strip *s, int32_t pair0, int32_t pairs, const float *sums);
 
 // The inner product of the plain types, also used by the transposed product: `rows` rows of x times
-// `nv` panels (at most F_PANELS) of 16 f32 lanes, panels `panel_stride` bytes apart, k columns;
-// sums [rows][ld_sums] at 16 columns a panel. `add`: on top of earlier runs.
-int32_t ISA(gemm_f32_panels)(void); // F_PANELS
-void ISA(gemm_f32_tile)(const float *w, size_t panel_stride, int32_t nv, int32_t k, const float *x,
-                        int64_t ldx, int32_t rows, float *sums, int64_t ld_sums, bool add);
+// a pair of panels in f32 ([k][2][16]); sums [rows][ld_sums], 32 of them. `add`: on top of earlier
+// runs.
+void ISA(gemm_f32_tile)(const float *w, int32_t k, const float *x, int64_t ldx, int32_t rows,
+                        float *sums, int64_t ld_sums, bool add);

@@ -9,17 +9,16 @@
 
 enum {
     BLOCK_ROWS = 128,
-    SUMS_BYTES = 256 << 10,             // of the scratch memory; the transposed panels follow
-    PANEL_STRIDE = GEMM_RUN * 64 + 256, // bytes; not a power of two, for the cache's sets
+    SUMS_BYTES = 256 << 10, // of the scratch memory; a transposed pair follows
 };
 
-// What one thread does in one go: k columns in units of 16, for a block of rows.
+// What one thread does in one go: k columns in units of 32, for a block of rows.
 struct piece {
     const struct kn_gemm_t *p;
     int32_t unit0, units;
     int32_t row0, rows;
-    float *sums; // [rows][units][16]
-    char *transposed;
+    float *sums;       // [rows][units][32]
+    float *transposed; // [GEMM_RUN][32]
 };
 
 // The rows of W that lie together: a part of a stack, or its gate or up half.
@@ -41,13 +40,13 @@ static void plain_columns(enum kn_dtype t, const uint8_t *panel, int32_t c, int3
                           v16f v[V_LANES]) {
     for (int32_t i = 0; i < count; i++) {
         size_t at = (size_t)(c + i);
+        const uint8_t *w = panel + (t == KN_F32 ? at : at / 2) * 2 * CPU_VECTOR;
         if (t == KN_F32)
-            v[i] = v_load((const float *)(const void *)(panel + at * 64));
+            v[i] = v_load((const float *)(const void *)w);
         else if (t == KN_F16)
-            v[i] = v_load_f16((const uint16_t *)(const void *)(panel + at * 32));
+            v[i] = v_load_f16((const uint16_t *)(const void *)(w + at % 2 * (CPU_VECTOR / 2)));
         else
-            v[i] = at % 2 ? v_bf16_odd(vi_load(panel + at / 2 * 64))
-                          : v_bf16_even(vi_load(panel + at / 2 * 64));
+            v[i] = at % 2 ? v_bf16_odd(vi_load(w)) : v_bf16_even(vi_load(w));
     }
 }
 
@@ -77,11 +76,12 @@ static void quant_columns(enum kn_dtype t, const uint8_t *block, int half, int s
 
 // ---- one run
 
-// Rows [16 * panel0, ...) of the span, `panels` of them, columns of one unit: out [row][16].
-static void transpose_unit(const struct span *s, int32_t panel0, int32_t panels, int32_t k,
-                           int32_t unit, float *out) {
+// Rows [16 * panel0, ...) of the span, `panels` of them, 16 columns from c: out [row][32], of which
+// 16 are written.
+static void transpose_columns(const struct span *s, int32_t panel0, int32_t panels, int32_t k,
+                              int32_t c, float *out) {
     enum kn_dtype t = s->seg->dtype;
-    int32_t c = unit * V_LANES, count = k - c < V_LANES ? k - c : V_LANES;
+    int32_t count = k - c < V_LANES ? k - c : V_LANES; // below 1 beyond the last column
     for (int32_t i = 0; i < panels; i++) {
         v16f v[V_LANES];
         for (int j = 0; j < V_LANES; j++)
@@ -92,9 +92,9 @@ static void transpose_unit(const struct span *s, int32_t panel0, int32_t panels,
             quant_columns(t, pair + (size_t)(c / CPU_QBLOCK) * cpu_block_bytes(t), half,
                           c / V_LANES % 2, v);
         else
-            plain_columns(t, pair + (size_t)half * (s->seg->pair_bytes / 2), c, count, v);
+            plain_columns(t, pair + (size_t)half * CPU_VECTOR, c, count, v);
         v_transpose(v);
-        for (int j = 0; j < V_LANES; j++, out += V_LANES)
+        for (int j = 0; j < V_LANES; j++, out += CPU_PAIR)
             v_store(out, v[j]);
     }
 }
@@ -103,16 +103,14 @@ static void add_run(const struct piece *x, const struct span *s, int32_t row, in
                     bool add) {
     const struct kn_gemm_t *p = x->p;
     const float *dy = (const float *)p->dy + x->row0 * p->lddy + s->col + row;
-    int32_t most = ISA(gemm_f32_panels)();
-    for (int32_t u = 0, nv; u < x->units; u += nv) {
-        nv = x->units - u < most ? x->units - u : most;
-        for (int32_t j = 0; j < nv; j++)
-            transpose_unit(s, row / V_LANES, (len + V_LANES - 1) / V_LANES, p->w->k,
-                           x->unit0 + u + j,
-                           (float *)(void *)(x->transposed + (size_t)j * PANEL_STRIDE));
+    int32_t panels = (len + V_LANES - 1) / V_LANES;
+    for (int32_t u = 0; u < x->units; u++) {
+        for (int32_t h = 0; h < 2; h++)
+            transpose_columns(s, row / V_LANES, panels, p->w->k,
+                              (x->unit0 + u) * CPU_PAIR + h * V_LANES, x->transposed + h * V_LANES);
         ISA(gemm_f32_tile)
-        ((const float *)(const void *)x->transposed, PANEL_STRIDE, nv, len, dy, p->lddy, x->rows,
-         x->sums + u * V_LANES, (int64_t)x->units * V_LANES, add);
+        (x->transposed, len, dy, p->lddy, x->rows, x->sums + u * CPU_PAIR,
+         (int64_t)x->units * CPU_PAIR, add);
     }
 }
 
@@ -125,11 +123,12 @@ static void add_span(const struct piece *x, const struct span *s, bool *add) {
 
 static void finish(const struct piece *x) {
     const struct kn_gemm_t *p = x->p;
+    int32_t c0 = x->unit0 * CPU_PAIR, width = x->units * CPU_PAIR;
     for (int32_t r = 0; r < x->rows; r++)
-        for (int32_t u = 0; u < x->units; u++) {
-            int32_t c = (x->unit0 + u) * V_LANES, left = p->w->k - c;
-            float *dx = (float *)p->dx + (x->row0 + r) * p->lddx + c;
-            v16f v = v_load(x->sums + ((int64_t)r * x->units + u) * V_LANES);
+        for (int32_t c = 0; c < width && c0 + c < p->w->k; c += V_LANES) {
+            float *dx = (float *)p->dx + (x->row0 + r) * p->lddx + c0 + c;
+            int32_t left = p->w->k - c0 - c;
+            v16f v = v_load(x->sums + (int64_t)r * width + c);
             if (left >= V_LANES)
                 v_store(dx, p->add ? v_add(v_load(dx), v) : v);
             else
@@ -155,18 +154,19 @@ static void run_piece(const struct piece *x) {
 
 void ISA(cpu_gemm_t)(const void *params, struct cpu_task *t) {
     const struct kn_gemm_t *p = params;
-    int32_t end = p->k_end ? p->k_end : p->w->k, first = p->k_begin / V_LANES;
-    int32_t units = (end - 1) / V_LANES + 1 - first;
+    int32_t end = p->k_end ? p->k_end : p->w->k, first = p->k_begin / CPU_PAIR;
+    int32_t units = (end - 1) / CPU_PAIR + 1 - first;
     int64_t blocks = (p->rows - 1) / BLOCK_ROWS + 1;
-    struct piece x = {
-        .p = p, .sums = (float *)t->scratch, .transposed = (char *)t->scratch + SUMS_BYTES};
-    struct guided g = {.left = blocks * units, .grain = ISA(gemm_f32_panels)()};
+    struct piece x = {.p = p,
+                      .sums = (float *)t->scratch,
+                      .transposed = (float *)t->scratch + SUMS_BYTES / sizeof(float)};
+    struct guided g = {.left = blocks * units, .grain = 1};
     for (int64_t at, n; guided_claim(&g, t, &at, &n);)
         while (n > 0) {
             int32_t unit = (int32_t)(at % units), block = (int32_t)(at / units);
             x.row0 = block * BLOCK_ROWS;
             x.rows = p->rows - x.row0 < BLOCK_ROWS ? p->rows - x.row0 : BLOCK_ROWS;
-            int32_t most = SUMS_BYTES / (x.rows * V_LANES * (int32_t)sizeof(float));
+            int32_t most = SUMS_BYTES / (x.rows * CPU_PAIR * (int32_t)sizeof(float));
             x.unit0 = first + unit;
             x.units = units - unit < most ? units - unit : most;
             x.units = x.units < n ? x.units : (int32_t)n;
