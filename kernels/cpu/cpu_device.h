@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The CPU device's own state, and what the files of this folder need of one another. Immutable
-// after open but for the slabs, which have their lock, and the scratch memory, which belongs to
-// whoever runs on the pool.
+// after open but for the slabs, which have their lock, and the scratch memory and the shares,
+// which belong to whoever runs on the pool.
 #pragma once
 #include "base/cpus.h"
 #include "base/pool.h"
@@ -15,6 +15,8 @@ struct kn_device {
     struct cpu_slabs slabs; // the weights
     char *scratch;          // threads * CPU_SCRATCH_BYTES
     int threads;
+    struct cpu_share *shares; // [threads]
+    _Atomic uint64_t epoch;   // given to commands; starts above 0, which fresh shares hold
 };
 
 // queue.c. As cpu_record, with a name for errors; *slot (may be NULL) is the copy of the

@@ -30,8 +30,10 @@ struct cpu_task {
     struct kn_queue *queue;
     struct cpu_command *command;
     void *scratch; // CPU_SCRATCH_BYTES of this thread's own; content is lost between commands
-    _Atomic int32_t *next; // the command's claim counter, 0 when the command starts
-    _Atomic int *failed;   // enum err; the first one stored wins
+    _Atomic int32_t *next;    // the command's claim counter, 0 when the command starts
+    _Atomic int *failed;      // enum err; the first one stored wins
+    struct cpu_share *shares; // [nt], see cpu_take
+    uint64_t epoch;           // what tells this command's words in them from older ones
 };
 
 typedef void (*cpu_run_fn)(const void *params, struct cpu_task *t);
@@ -52,6 +54,22 @@ static inline bool cpu_claim(struct cpu_task *t, int32_t n, int32_t *i) {
     *i = atomic_fetch_add_explicit(t->next, 1, memory_order_relaxed);
     return *i < n;
 }
+
+// How far one thread's share of a command is taken: epoch << CPU_SHARE_BITS | units.
+struct cpu_share {
+    _Alignas(64) _Atomic uint64_t word;
+};
+enum { CPU_SHARE_BITS = 28 };
+
+// Work [0, total) in units, total below 2^28, that threads take with affinity: each goes through a
+// share of its own, so that it meets the same memory in every step, and then helps with the others'.
+struct cpu_work {
+    int32_t total, grain; // grain: units that are always taken together
+    int32_t victim;       // 0 at first: whose share is looked at, counted from the own
+};
+// Takes the next units [*begin, *begin + *n); false when none are left. A command uses either this or
+// cpu_claim between two barriers. Pieces shrink as the end of a share comes near.
+bool cpu_take(struct cpu_task *t, struct cpu_work *w, int32_t *begin, int32_t *n);
 
 void cpu_fail(struct cpu_task *t, enum err e);
 // All threads that have come to the command meet (for commands of two phases): what was claimed

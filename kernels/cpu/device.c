@@ -63,8 +63,12 @@ enum err cpu_open(const struct kn_device_config *cfg, struct kn_device **out,
     if (d->threads > CPU_MAX_THREADS)
         d->threads = CPU_MAX_THREADS;
     d->scratch = mem_map((size_t)d->threads * CPU_SCRATCH_BYTES);
-    if (!d->scratch)
+    d->shares = mem_aligned(CACHE_LINE, (size_t)d->threads * sizeof *d->shares);
+    if (!d->scratch || !d->shares)
         e = err_set(info, ERR_NOMEM, NULL, "no memory for the scratch of %d threads", d->threads);
+    else
+        memset(d->shares, 0, (size_t)d->threads * sizeof *d->shares);
+    atomic_store(&d->epoch, 1);
     if (!e)
         e = make_pool(d, cfg->pin, info);
     if (e) {
@@ -81,6 +85,7 @@ void cpu_close(struct kn_device *d) {
     pool_destroy(d->pool);
     cpu_slabs_fini(&d->slabs);
     mem_unmap(d->scratch, (size_t)d->threads * CPU_SCRATCH_BYTES);
+    mem_free(d->shares);
     mem_free(d);
 }
 

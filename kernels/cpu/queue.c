@@ -15,7 +15,11 @@
 #include "kernels/cpu/cpu_device.h"
 #include <string.h>
 
-enum { BLOCK_COMMANDS = 64, COPY_CHUNK = 1 << 18 };
+enum {
+    BLOCK_COMMANDS = 64,
+    COPY_CHUNK = 1 << 18,
+    COMMAND_PHASES = 8, // epochs of one command: one more than it may have barriers
+};
 
 // A command's state: threads that have come, of these arrived at its end (or at its next barrier),
 // and whether more may come.
@@ -46,6 +50,7 @@ struct kn_queue {
     struct gate phase;   // counts barriers inside commands
     _Atomic int failed;  // enum err of the first failure
     const char *failed_name;
+    uint64_t epoch; // of the first command
 };
 
 struct kn_device *cpu_queue_device(struct kn_queue *q) {
@@ -166,8 +171,51 @@ static bool last_to_arrive(struct cpu_command *c) {
     return (to >> ARRIVED_SHIFT) == CLOSED >> ARRIVED_SHIFT;
 }
 
+// Takes from the share of thread v. The next counter counts the shares that are used up.
+static bool take_from(struct cpu_task *t, const struct cpu_work *w, int v, int32_t *begin,
+                      int32_t *n) {
+    int32_t first = (int32_t)((int64_t)w->total * v / t->nt);
+    int32_t size = (int32_t)((int64_t)w->total * (v + 1) / t->nt) - first, taken, take;
+    uint64_t word = atomic_load_explicit(&t->shares[v].word, memory_order_relaxed), to;
+    do {
+        taken = word >> CPU_SHARE_BITS == t->epoch
+                    ? (int32_t)(word & (((uint64_t)1 << CPU_SHARE_BITS) - 1))
+                    : 0; // left by an earlier command
+        int32_t left = size - taken;
+        if (left <= 0)
+            return false;
+        take = left / 4 > w->grain ? left / 4 : w->grain;
+        take = take < left ? take : left;
+        to = t->epoch << CPU_SHARE_BITS | (uint64_t)(taken + take);
+    } while (!atomic_compare_exchange_weak_explicit(&t->shares[v].word, &word, to,
+                                                    memory_order_relaxed, memory_order_relaxed));
+    if (taken + take == size)
+        atomic_fetch_add_explicit(t->next, 1, memory_order_relaxed);
+    *begin = first + taken;
+    *n = take;
+    return true;
+}
+
+bool cpu_take(struct cpu_task *t, struct cpu_work *w, int32_t *begin, int32_t *n) {
+    if (t->nt == 1) {
+        *begin = 0;
+        *n = w->total;
+        return w->victim++ == 0 && w->total > 0;
+    }
+    int32_t shares = w->total < t->nt ? w->total : t->nt; // those that are not empty
+    for (; w->victim < t->nt; w->victim++) {
+        int v = t->tid + w->victim;
+        if (take_from(t, w, v < t->nt ? v : v - t->nt, begin, n))
+            return true;
+        if (atomic_load_explicit(t->next, memory_order_relaxed) >= shares)
+            return false;
+    }
+    return false;
+}
+
 void cpu_barrier(struct cpu_task *t) {
     struct kn_queue *q = t->queue;
+    t->epoch++;
     if (t->nt == 1) {
         atomic_store_explicit(t->next, 0, memory_order_relaxed);
         return;
@@ -197,6 +245,7 @@ static struct cpu_task make_task(struct kn_queue *q, int tid, int nt) {
         .queue = q,
         .scratch = q->device->scratch + (size_t)tid * CPU_SCRATCH_BYTES,
         .failed = &q->failed,
+        .shares = q->device->shares,
     };
 }
 
@@ -243,6 +292,7 @@ static void run_commands(void *arg, int tid, int nt) {
         if (come_to(c)) {
             t.command = c;
             t.next = &c->next;
+            t.epoch = q->epoch + (uint64_t)i * COMMAND_PHASES;
             c->fn(c->params, &t);
             last = last_to_arrive(c);
         }
@@ -262,6 +312,8 @@ enum err cpu_queue_submit(struct kn_queue *q) {
 static void run_recorded(struct kn_queue *q) {
     if (q->n == 0)
         return;
+    q->epoch = atomic_fetch_add_explicit(&q->device->epoch, (uint64_t)q->n * COMMAND_PHASES,
+                                         memory_order_relaxed);
     atomic_store_explicit(&q->current.word, 0, memory_order_relaxed);
     atomic_store_explicit(&q->failed, ERR_OK, memory_order_relaxed);
     pool_share(q->device->pool, run_commands, q);

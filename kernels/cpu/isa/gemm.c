@@ -35,7 +35,7 @@ static int32_t pairs_in_range(const struct kn_gemm *p, const struct cpu_segment 
 struct share {
     const struct kn_gemm *p;
     int32_t pair0[CPU_WEIGHT_PARTS], pairs[CPU_WEIGHT_PARTS]; // of each segment
-    int64_t per_block;                                        // pairs of all segments
+    int32_t per_block;                                        // pairs of all segments
     int32_t block_rows;
     void (*product)(const struct gemm_strip *s);
 };
@@ -56,7 +56,7 @@ static void plan_share(struct share *s, const struct kn_gemm *p) {
 }
 
 // Units [at, at + n) of one block of rows, segment by segment.
-static void run_units(const struct share *s, int32_t block, int64_t at, int64_t n, char *scratch) {
+static void run_units(const struct share *s, int32_t block, int32_t at, int32_t n, char *scratch) {
     const struct kn_gemm *p = s->p;
     struct gemm_strip strip = {.p = p, .scratch = scratch};
     strip.row0 = block * s->block_rows;
@@ -66,10 +66,10 @@ static void run_units(const struct share *s, int32_t block, int64_t at, int64_t 
             at -= s->pairs[i];
             continue;
         }
-        int64_t take = s->pairs[i] - at < n ? s->pairs[i] - at : n;
+        int32_t take = s->pairs[i] - at < n ? s->pairs[i] - at : n;
         strip.seg = &p->w->segments[i];
-        strip.pair0 = s->pair0[i] + (int32_t)at;
-        strip.pairs = (int32_t)take;
+        strip.pair0 = s->pair0[i] + at;
+        strip.pairs = take;
         s->product(&strip);
         n -= take;
         at = 0;
@@ -79,13 +79,15 @@ static void run_units(const struct share *s, int32_t block, int64_t at, int64_t 
 void ISA(cpu_gemm)(const void *params, struct cpu_task *t) {
     struct share s;
     plan_share(&s, params);
-    int64_t blocks = (s.p->rows - 1) / s.block_rows + 1;
-    struct guided g = {.left = blocks * s.per_block, .grain = 1};
-    for (int64_t at, n; guided_claim(&g, t, &at, &n);)
+    int32_t blocks = (s.p->rows - 1) / s.block_rows + 1;
+    // Blocks of rows one after the other: with many rows a thread keeps to its rows, with few to its
+    // part of the weights.
+    struct cpu_work work = {.total = blocks * s.per_block, .grain = 1};
+    for (int32_t at, n; cpu_take(t, &work, &at, &n);)
         while (n > 0) {
-            int64_t in_block = at % s.per_block;
-            int64_t take = s.per_block - in_block < n ? s.per_block - in_block : n;
-            run_units(&s, (int32_t)(at / s.per_block), in_block, take, t->scratch);
+            int32_t in_block = at % s.per_block;
+            int32_t take = s.per_block - in_block < n ? s.per_block - in_block : n;
+            run_units(&s, at / s.per_block, in_block, take, t->scratch);
             at += take;
             n -= take;
         }

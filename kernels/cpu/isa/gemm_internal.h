@@ -8,34 +8,6 @@
 
 enum { GEMM_RUN = 256 }; // sums over k of plain types are made in runs of this many columns
 
-// Units of work [0, total) in chunks that shrink as the end comes near, so that the threads end
-// together without a claim for every unit. Chunk i is the same range for every thread.
-struct guided {
-    int64_t at, left; // chunk `index` starts at `at`; units left from there
-    int32_t index, grain;
-};
-
-static inline int64_t guided_size(const struct guided *g, int nt) {
-    int64_t size = nt == 1 ? g->left : g->left * 2 / (3 * nt);
-    if (size < g->grain)
-        size = g->grain;
-    return size < g->left ? size : g->left;
-}
-
-static inline bool guided_claim(struct guided *g, struct cpu_task *t, int64_t *begin, int64_t *n) {
-    int32_t want;
-    if (g->left == 0 || !cpu_claim(t, INT32_MAX, &want))
-        return false;
-    for (; g->index < want && g->left > 0; g->index++) {
-        int64_t size = guided_size(g, t->nt);
-        g->at += size;
-        g->left -= size;
-    }
-    *begin = g->at;
-    *n = g->left > 0 ? guided_size(g, t->nt) : 0;
-    return *n > 0;
-}
-
 struct gemm_strip {
     const struct kn_gemm *p;
     const struct cpu_segment *seg;

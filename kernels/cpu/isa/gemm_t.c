@@ -156,20 +156,20 @@ void ISA(cpu_gemm_t)(const void *params, struct cpu_task *t) {
     const struct kn_gemm_t *p = params;
     int32_t end = p->k_end ? p->k_end : p->w->k, first = p->k_begin / CPU_PAIR;
     int32_t units = (end - 1) / CPU_PAIR + 1 - first;
-    int64_t blocks = (p->rows - 1) / BLOCK_ROWS + 1;
+    int32_t blocks = (p->rows - 1) / BLOCK_ROWS + 1;
     struct piece x = {.p = p,
                       .sums = (float *)t->scratch,
                       .transposed = (float *)t->scratch + SUMS_BYTES / sizeof(float)};
-    struct guided g = {.left = blocks * units, .grain = 1};
-    for (int64_t at, n; guided_claim(&g, t, &at, &n);)
+    struct cpu_work work = {.total = blocks * units, .grain = 1};
+    for (int32_t at, n; cpu_take(t, &work, &at, &n);)
         while (n > 0) {
-            int32_t unit = (int32_t)(at % units), block = (int32_t)(at / units);
+            int32_t unit = at % units, block = at / units;
             x.row0 = block * BLOCK_ROWS;
             x.rows = p->rows - x.row0 < BLOCK_ROWS ? p->rows - x.row0 : BLOCK_ROWS;
             int32_t most = SUMS_BYTES / (x.rows * CPU_PAIR * (int32_t)sizeof(float));
             x.unit0 = first + unit;
             x.units = units - unit < most ? units - unit : most;
-            x.units = x.units < n ? x.units : (int32_t)n;
+            x.units = x.units < n ? x.units : n;
             run_piece(&x);
             at += x.units;
             n -= x.units;
