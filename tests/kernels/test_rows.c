@@ -152,7 +152,7 @@ static void quantize(const char *isa) {
     static float x[N * LD];
     static struct cpu_q8_block q[N * K / 32], one[N * K / 32], row[K / 32];
     for (int i = 0; i < N; i++) // from all zero over tiny to large
-        kn_rng_fill(&rng, x + i * LD, LD, i == 0 ? 0.0f : ldexpf(1.0f, i - 98));
+        kn_rng_fill(&rng, x + i * LD, LD, i == 0 ? 0.0f : ldexpf(1.0f, i - 150));
     x[3 * LD] = 0; // a block with one value
     memset(x + 5 * LD, 0, K * sizeof *x);
     x[5 * LD + 40] = -3.5f;

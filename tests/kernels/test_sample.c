@@ -246,7 +246,7 @@ static void golden_cases(const char *isa) {
         check_exact(&f, g);
         check_draws(&f, g);
     }
-    assert_int_equal(n, 28);
+    assert_int_equal(n, 29);
     mem_free(g);
     fclose(in);
     kn_fixture_close(&f);
@@ -438,6 +438,62 @@ static void test_refusals(void **state) {
     for_levels(refusals);
 }
 
+// Token 0 starts at `logit` and token 1 stands at `other`: which one is larger after the penalties?
+struct penalty {
+    float logit, other;
+    int32_t out, prompt;
+    float repetition, frequency, presence;
+    int32_t wins;
+};
+
+static void penalties(const char *isa) {
+    static const struct penalty all[] = {
+        {1, 0.51f, 1, 0, 2, 0, 0, 1},      {1, 0.49f, 1, 0, 2, 0, 0, 0},      // divided above 0
+        {-0.5f, -0.99f, 0, 1, 2, 0, 0, 1}, {-0.5f, -1.01f, 0, 1, 2, 0, 0, 0}, // else multiplied
+        {3, 1.51f, 3, 0, 1, 0.5f, 0, 1},   {3, 1.49f, 3, 0, 1, 0.5f, 0, 0},   // per time
+        {3, 2.24f, 3, 1, 1, 0, 0.75f, 0},  {3, 2.26f, 3, 1, 1, 0, 0.75f, 1},  // once
+        {3, 2.9f, 0, 1, 1, 5, 5, 0},       {3, 2.9f, 0, 0, 9, 5, 5, 0},       // not for the prompt
+        {4, 0.49f, 1, 0, 2, 0.5f, 1, 0},   {4, 0.51f, 1, 0, 2, 0.5f, 1, 1},   // all, in order
+    };
+    enum { N = sizeof all / sizeof *all, V = 40 };
+    struct kn_fixture f;
+    kn_fixture_open(&f, isa, 1);
+    float x[N][V];
+    struct kn_sample_row row[N];
+    struct kn_sample_out out[N];
+    struct kn_token_count count[N];
+    for (int i = 0; i < N; i++) {
+        for (int j = 0; j < V; j++)
+            x[i][j] = j == 0 ? all[i].logit : j == 1 ? all[i].other : -30;
+        count[i] = (struct kn_token_count){0, all[i].out, all[i].prompt};
+        row[i] = plain_row();
+        row[i].temperature = 0;
+        row[i].counts = (kn_addr)&count[i];
+        row[i].n_counts = 1;
+        row[i].repetition = all[i].repetition;
+        row[i].frequency = all[i].frequency;
+        row[i].presence = all[i].presence;
+    }
+    sample(&f, &x[0][0], N, V, row, out);
+    for (int i = 0; i < N; i++)
+        assert_int_equal(out[i].token, all[i].wins);
+    // Minus zero is zero: the lower id wins the tie.
+    for (int j = 0; j < V; j++)
+        x[0][j] = j % 2 ? 0.0f : -0.0f;
+    for (int i = 0; i < 2; i++) {
+        row[0] = plain_row();
+        row[0].top_k = i;
+        row[0].temperature = (float)i;
+        sample(&f, &x[0][0], 1, V, row, out);
+        assert_int_equal(out[0].token, 0);
+    }
+    kn_fixture_close(&f);
+}
+static void test_penalties(void **state) {
+    (void)state;
+    for_levels(penalties);
+}
+
 // A row's result is the same alone and among others, whatever the threads.
 static void invariance(const char *isa) {
     enum { V = 5000, N = 24 };
@@ -477,7 +533,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_philox),     cmocka_unit_test(test_golden),
         cmocka_unit_test(test_large_rows), cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_invariance),
+        cmocka_unit_test(test_penalties),  cmocka_unit_test(test_invariance),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
