@@ -5,6 +5,11 @@ set(CMAKE_C_STANDARD_REQUIRED ON)
 set(CMAKE_C_EXTENSIONS ON)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 
+find_program(GRAFT_CCACHE ccache)
+if(GRAFT_CCACHE AND NOT CMAKE_C_COMPILER_LAUNCHER)
+  set(CMAKE_C_COMPILER_LAUNCHER "${GRAFT_CCACHE}")
+endif()
+
 add_library(graft_flags INTERFACE)
 target_include_directories(graft_flags INTERFACE "${CMAKE_SOURCE_DIR}")
 target_compile_definitions(graft_flags INTERFACE _GNU_SOURCE GRAFT_VERSION="${PROJECT_VERSION}")
