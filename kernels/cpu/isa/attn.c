@@ -17,7 +17,7 @@
 
 enum {
     ATTN_ROWS = 48,
-    ATTN_SPAN = 1024,
+    ATTN_SPAN = 512,
     ATTN_PART_BYTES = CPU_SCRATCH_BYTES / 2, // of each thread's scratch: results of spans
 };
 
