@@ -8,15 +8,13 @@
 // process.
 // 2. Device addresses (kn_addr) are opaque: callers add byte offsets, and never read through them.
 // 3. Parameter structs are copied when an operation is recorded; what they point to by kn_addr must
-// stay
-//    alive until the queue has passed the operation.
+//    stay alive until the queue has passed the operation.
 // 4. An error in an operation is sticky on its queue: later operations are skipped, queue_wait
-// reports it
-//    and clears it. Recording itself fails only for lack of memory.
+//    reports it and clears it. Recording itself fails only for lack of memory; parameters that are
+//    wrong are such an error in the place of their operation.
 // 5. A NULL operation is not supported; kn_require refuses it by name at start.
 // 6. Results are bit-identical whatever the number of rows, the split of rows over calls, and the
-// number of
-//    threads: one output element is always the same chain of operations in the same order.
+//    number of threads: one output element is always the same chain of operations in the same order.
 #pragma once
 #include "base/err.h"
 #include "kernels/batch.h"
@@ -68,7 +66,10 @@ enum kn_stack {
 };
 
 struct kn_weight_spec {
-    const struct kn_weight_src *parts; // same k; types may differ
+    // Same k. Types may differ as long as all multiply x in the same form: a stack of plain and of
+    // quantised parts is ERR_UNSUPPORTED, and so are gate and up of different types. The caller then
+    // makes a weight of each part and lets their outputs lie side by side.
+    const struct kn_weight_src *parts;
     int n_parts;
     enum kn_stack stack;
     // Shard: rows (N) of each part, or columns (K), [size * rank / world, size * (rank + 1) /
@@ -85,7 +86,8 @@ enum kn_epilogue {
 };
 
 // y[rows, n] = epilogue(x[rows, k] * W[n, k]ᵀ + bias). ld in elements. `form` must be what
-// weight_form(w) says. n_begin, n_end: output columns to make, multiples of 32 or n; 0, 0 = all.
+// weight_form(w) says. n_begin, n_end: columns of y to make, multiples of 32 or y's width; 0, 0 =
+// all. With STORE or ADD a GATE_UP weight makes y = [gate | up]; bias is in that order, too.
 struct kn_gemm {
     const struct kn_weight *w;
     kn_addr x;

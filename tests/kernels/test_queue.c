@@ -5,6 +5,7 @@
 #include "kn_fixture.h"
 #include <stdatomic.h>
 #include <string.h>
+#include <time.h>
 
 struct add { // adds 1 to each of n counters, and notes the order of commands
     _Atomic int *counters;
@@ -49,6 +50,72 @@ static void test_order_and_sharing(void **state) {
         }
         kn_fixture_close(&f);
     }
+}
+
+// Work that is taken with affinity: every unit once, by whomever, in two phases.
+struct take {
+    _Atomic int *units, *foreign; // foreign: units that were taken from another's share
+    int32_t total, grain;
+};
+
+static void take_phase(const struct take *p, struct cpu_task *t) {
+    struct cpu_work w = {.total = p->total, .grain = p->grain};
+    for (int32_t at, n; cpu_take(t, &w, &at, &n);)
+        for (int32_t i = at; i < at + n; i++) {
+            atomic_fetch_add(&p->units[i], 1);
+            int64_t first = (int64_t)p->total * t->tid / t->nt;
+            int64_t end = (int64_t)p->total * (t->tid + 1) / t->nt;
+            if (i < first || i >= end)
+                atomic_fetch_add(p->foreign, 1);
+        }
+}
+
+static void run_take(const void *params, struct cpu_task *t) {
+    take_phase(params, t);
+    cpu_barrier(t);
+    take_phase(params, t);
+}
+
+static void test_take(void **state) {
+    (void)state;
+    enum { MOST = 1000 };
+    for (int threads = 1; threads <= 5; threads++) {
+        struct kn_fixture f;
+        kn_fixture_open(&f, NULL, threads);
+        static _Atomic int units[MOST];
+        for (int round = 0; round < 300; round++) {
+            memset(units, 0, sizeof units);
+            _Atomic int foreign = 0;
+            struct take a = {units, &foreign, 1 + round * 7 % MOST, 1 + round % 3};
+            struct take b = {units, &foreign, a.total, 1};
+            assert_int_equal(cpu_record(f.q, run_take, &a, sizeof a), ERR_OK);
+            assert_int_equal(cpu_record(f.q, run_take, &b, sizeof b), ERR_OK);
+            kn_test_wait(&f);
+            for (int i = 0; i < a.total; i++)
+                assert_int_equal(units[i], 4);
+        }
+        kn_fixture_close(&f);
+    }
+}
+
+// A thread that does not do its own share is helped: with one thread in all of the command, too.
+static void test_take_helps(void **state) {
+    (void)state;
+    struct kn_fixture f;
+    kn_fixture_open(&f, NULL, 2);
+    for (int round = 0; round < 200; round++) {
+        _Atomic int units[64] = {0}, foreign = 0;
+        struct take a = {units, &foreign, 64, 1};
+        if (round % 4 == 0) { // let the worker fall asleep: it will come late
+            struct timespec t = {0, 300000};
+            nanosleep(&t, NULL);
+        }
+        assert_int_equal(cpu_record(f.q, run_take, &a, sizeof a), ERR_OK);
+        kn_test_wait(&f);
+        for (int i = 0; i < 64; i++)
+            assert_int_equal(units[i], 2);
+    }
+    kn_fixture_close(&f);
 }
 
 // Two phases: what was claimed before the barrier is done after it.
@@ -340,6 +407,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_order_and_sharing),
         cmocka_unit_test(test_phases),
+        cmocka_unit_test(test_take),
+        cmocka_unit_test(test_take_helps),
         cmocka_unit_test(test_sticky_error),
         cmocka_unit_test(test_refused_operation),
         cmocka_unit_test(test_copies),
