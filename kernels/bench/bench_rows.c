@@ -260,6 +260,46 @@ static void record_nothing(struct bench *b, const void *arg, int32_t i) {
     b->ops->gather(b->q, &p);
 }
 
+static void record_embed(struct bench *b, const void *arg, int32_t i) {
+    (void)i;
+    b->ops->embed(b->q, arg);
+}
+
+static void bench_embed(struct bench *b) {
+    enum { N = 8192, K = 576, ROWS = 512 };
+    static const enum kn_dtype types[] = {KN_BF16, KN_Q8_0, KN_Q4_0};
+    float *src = mem_alloc(N * K * sizeof *src);
+    void *file = mem_alloc(N * K * sizeof *src);
+    int32_t ids[ROWS];
+    if (!src || !file)
+        die("out of memory");
+    for (int32_t i = 0; i < N * K; i++)
+        src[i] = random_value(b);
+    for (int32_t i = 0; i < ROWS; i++)
+        ids[i] = i * 7919 % N;
+    kn_addr x = alloc(b, ROWS * K * sizeof(float)), id = put(b, ids, sizeof ids);
+    for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
+        kn_quantize(types[t], src, file, N * K);
+        struct kn_weight_src part = {.dtype = types[t], .n = N, .k = K, .data = file};
+        struct kn_weight_spec spec = {.parts = &part, .n_parts = 1, .world = 1, .name = "x"};
+        struct kn_weight *w;
+        if (b->ops->weight_create(b->d, &spec, &w, NULL))
+            die("no weight");
+        struct kn_batch batch = {.n_seqs = 1, .ids = id};
+        struct kn_embed p = {.w = w, .batch = &batch, .x = x, .ldx = K};
+        for (int i = 0; i < 2; i++) {
+            batch.n_tokens = i ? ROWS : 1;
+            char name[64];
+            snprintf(name, sizeof name, "embed %s, %d x %d", kn_dtype_name(types[t]),
+                     batch.n_tokens, K);
+            measure(b, name, record_embed, &p, 20, 0, 0);
+        }
+        b->ops->weight_destroy(w);
+    }
+    mem_free(src);
+    mem_free(file);
+}
+
 static void bench_empty(struct bench *b) {
     int32_t zero = 0;
     kn_addr x = alloc_random(b, 64), rows = put(b, &zero, sizeof zero);
@@ -379,6 +419,8 @@ int main(int argc, char **argv) {
         bench_attn(&b);
     if (!what || what & 2)
         bench_rows(&b);
+    if (!what || what & 2)
+        bench_embed(&b);
     if (!what || what & 4)
         bench_sample(&b);
     limits_destroy(b.limits);
