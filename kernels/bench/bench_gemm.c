@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Times the products as shares of what the machine can do:
-//   graft_bench_gemm limits | overhead | load | step | shapes [options]
+//   graft_bench_gemm limits | overhead | load | step | shapes | sustain [options]
 //   --type f32|f16|bf16|q8_0|q4_0|q4_1   one weight type (default: bf16, q8_0, q4_0, q4_1)
 //   --rows N        only this number of rows     --reps N      repetitions (15)
 //   --threads N     (default: as the server)     --isa NAME    (default: the best)
@@ -8,7 +8,8 @@
 //   --transposed    dx = dy W instead            --cpu-time    with --threads 1: count CPU time
 // `step` is every product of one step of SmolLM2-135M: 30 layers, and the head where few rows want
 // logits. `shapes` takes single matrices in turn from more memory than the caches hold. `overhead`
-// is what an empty command costs. `load` is the time to pack a model's weights.
+// is what an empty command costs. `load` is the time to pack a model's weights. `sustain` repeats the
+// step with its small operations for two seconds and counts: what is left when others use the CPUs.
 //
 // The speed of a shared machine changes from one second to the next, so both limits are measured
 // right before each repetition, and the shares are medians of ratios.
@@ -282,6 +283,43 @@ static void bench_shapes(struct bench *b, enum kn_dtype t) {
     }
 }
 
+// As a decode step has them: a norm before qkv and gate + up, a quantisation before the others.
+static void record_small(struct bench *b, int i, int32_t rows) {
+    int32_t k = (int32_t)b->shape[i].k;
+    struct kn_rmsnorm norm = {
+        .x = b->x, .ldx = k, .weight = b->x, .eps = 1e-5f, .rows = rows, .k = k, .yq = b->xq};
+    struct kn_quantize quantize = {.x = b->x, .ldx = k, .yq = b->xq, .rows = rows, .k = k};
+    if (i % 2 == 0)
+        (void)b->ops->rmsnorm(b->q, &norm);
+    else
+        (void)b->ops->quantize(b->q, &quantize);
+}
+
+static void bench_sustain(struct bench *b, enum kn_dtype t) {
+    for (int l = 0; l < LAYERS; l++)
+        for (int i = 0; i < N_LAYER; i++)
+            add_weight(b, t, &layer_shapes[i]);
+    add_weight(b, t, &head_shape);
+    int32_t rows = b->only_rows ? b->only_rows : 1;
+    int64_t start = limits_now_ns(b->limits), now = start;
+    int64_t slowest = 0;
+    int steps = 0;
+    for (; now - start < 2000000000; steps++) {
+        for (int i = 0; i < b->n_weights; i++) {
+            record_small(b, i, rows);
+            record_product(b, i, rows);
+        }
+        (void)b->ops->queue_wait(b->q, NULL);
+        int64_t end = limits_now_ns(b->limits);
+        slowest = end - now > slowest ? end - now : slowest;
+        now = end;
+    }
+    double s = (double)(now - start) * 1e-9;
+    printf("%-5s sustain M=%-4d %.1f steps/s, mean %.3f ms, slowest %.1f ms\n", kn_dtype_name(t),
+           rows, steps / s, s * 1e3 / steps, (double)slowest * 1e-6);
+    drop_weights(b);
+}
+
 static void bench_load(struct bench *b, enum kn_dtype t) {
     double time[MAX_REPS];
     size_t bytes = 0;
@@ -413,8 +451,10 @@ int main(int argc, char **argv) {
                 bench_shapes(&b, t);
             else if (strcmp(what, "load") == 0)
                 bench_load(&b, t);
+            else if (strcmp(what, "sustain") == 0)
+                bench_sustain(&b, t);
             else
-                die("limits, overhead, load, step or shapes");
+                die("limits, overhead, load, step, shapes or sustain");
         }
     limits_destroy(b.limits);
     b.ops->queue_destroy(b.q);
