@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/serving/engine_support.h"
 #include "base/hash.h"
+#include "base/mem.h"
+#include "serving/engine_internal.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -306,4 +308,32 @@ void client_run(struct eng *e, struct client *const *clients, int32_t n) {
                 did = client_take(clients[i], INT32_MAX) > 0 || did;
         idle = did ? 0 : idle + 1;
     }
+}
+
+struct client *client_new(void) {
+    struct client *c = mem_zalloc(sizeof *c);
+    MUST(c);
+    return c;
+}
+
+void check_pool(const struct eng *e) {
+    const struct kv_seq *seqs[64];
+    MUST(e->sched.n_running <= 64);
+    for (int32_t i = 0; i < e->sched.n_running; i++)
+        seqs[i] = &e->sched.running[i]->kv;
+    struct err_info info = {0};
+    if (!kv_pool_check(e->pool, seqs, e->sched.n_running, &info)) {
+        fprintf(stderr, "KV pool: %s\n", info.message);
+        abort();
+    }
+}
+
+void check_empty(const struct eng *e) {
+    struct kv_stats st;
+    kv_pool_stats(e->pool, &st);
+    MUST(st.live == 0);
+    MUST(eng_in_flight(e) == 0);
+    MUST(e->sched.n_running == 0 && e->sched.n_waiting == 0 && e->sched.places == 0);
+    MUST(e->sched.n_flows == 0 && atomic_load(&e->queued) == 0 && !e->all);
+    check_pool(e);
 }

@@ -39,6 +39,7 @@ struct client {
     const struct clock *clock;               // for first_ns and last_ns; may be NULL
 };
 
+struct client *client_new(void); // zeroed; free with mem_free
 // A request with defaults: greedy, one choice, 16 tokens, no log-probabilities.
 void client_init(struct client *c, const int32_t *prompt, int32_t n_prompt, int32_t max_tokens);
 // A request with a bit of everything.
@@ -57,3 +58,7 @@ struct eng *client_engine(struct kn_device *d, struct eng_config *cfg);
 struct eng_config client_config(struct kn_device *d);
 // Turns until nothing happens any more, consumers taking everything.
 void client_run(struct eng *e, struct client *const *clients, int32_t n);
+// Every invariant of the pool, with the engine's sequences.
+void check_pool(const struct eng *e);
+// Nothing of any request is left.
+void check_empty(const struct eng *e);

@@ -151,6 +151,28 @@ static void only_a_possible_stop_is_held_back(void **state) {
     buf_fini(&out);
 }
 
+// min_tokens: what ends in a deaf push does not stop; what only begins in it does.
+static void a_deaf_push_does_not_stop(void **state) {
+    (void)state;
+    const char *stops[] = {"ab"};
+    size_t lens[] = {2};
+    struct asm_config cfg = {.stops = stops, .stop_lens = lens, .n_stops = 1};
+    struct assembler a;
+    struct buf out;
+    assembler_init(&a, &cfg);
+    buf_init(&out, 0);
+    a.deaf = true;
+    assert_int_equal(assembler_push(&a, "xaby", 4, &out), ERR_OK);
+    assert_int_equal(assembler_push(&a, "aba", 3, &out), ERR_OK);
+    assert_false(a.stopped);
+    a.deaf = false;
+    assert_int_equal(assembler_push(&a, "bz", 2, &out), ERR_OK);
+    assert_true(a.stopped);
+    assert_string_equal(out.data, "xabyab");
+    assembler_fini(&a);
+    buf_fini(&out);
+}
+
 static void text_after_a_stop_is_ignored(void **state) {
     (void)state;
     const char *stops[] = {"."};
@@ -189,6 +211,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_split_gives_the_same_text),
         cmocka_unit_test(only_a_possible_stop_is_held_back),
+        cmocka_unit_test(a_deaf_push_does_not_stop),
         cmocka_unit_test(text_after_a_stop_is_ignored),
         cmocka_unit_test(a_failed_allocation_is_an_error),
     };

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine over a fake forward: whatever the schedule, each request gets the tokens of the plain
-// run, each choice ends once, and nothing is left over.
+// The engine over a fake forward, one behaviour at a time.
 #include "base/mem.h"
 #include "serving/engine_internal.h"
 #include "tests/serving/engine_support.h"
@@ -11,136 +10,6 @@
 #include <string.h>
 // cmocka.h needs the four above
 #include <cmocka.h>
-
-static struct client *client_new(void) {
-    struct client *c = mem_zalloc(sizeof *c);
-    assert_non_null(c);
-    return c;
-}
-
-static void check_pool(struct eng *e) {
-    const struct kv_seq *seqs[64];
-    for (int32_t i = 0; i < e->sched.n_running; i++)
-        seqs[i] = &e->sched.running[i]->kv;
-    struct err_info info = {0};
-    if (!kv_pool_check(e->pool, seqs, e->sched.n_running, &info))
-        fail_msg("%s", info.message);
-}
-
-static void check_empty(struct eng *e) {
-    assert_int_equal(eng_in_flight(e), 0);
-    assert_int_equal(e->sched.n_running, 0);
-    assert_int_equal(e->sched.n_waiting, 0);
-    assert_int_equal(e->sched.places, 0);
-    assert_int_equal(e->sched.n_flows, 0);
-    assert_int_equal(atomic_load(&e->queued), 0);
-    assert_null(e->all);
-    struct kv_stats st;
-    kv_pool_stats(e->pool, &st);
-    assert_int_equal(st.live, 0);
-    check_pool(e);
-}
-
-// Random requests, random consumers.
-
-struct play {
-    struct kn_device d;
-    struct eng *e;
-    uint64_t rng;
-    struct client *clients[24];
-    int32_t n, ended;
-};
-
-static void disturb(struct play *p, struct client *c) {
-    switch (client_rnd(&p->rng, 40)) {
-    case 0:
-        c->cancelled = true;
-        eng_stream_cancel(c->stream);
-        break;
-    case 1: {
-        int32_t choice = (int32_t)client_rnd(&p->rng, (uint32_t)c->r.n);
-        c->stopped[choice] = true;
-        eng_stream_stop(c->stream, choice);
-        break;
-    }
-    case 2:
-        client_release(c);
-        break;
-    default:
-        break;
-    }
-}
-
-static void play_turn(struct play *p, int32_t total, uint32_t laziness, bool disturbed) {
-    if (p->n < total && client_rnd(&p->rng, 3) == 0) {
-        struct client *c = p->clients[p->n] = client_new();
-        client_random(c, &p->rng);
-        client_expect(c, 256);
-        struct err_info info = {0};
-        enum err e = client_submit(c, p->e, &info);
-        if (e)
-            fail_msg("%s", info.message);
-        p->n++;
-    }
-    eng_step(p->e);
-    check_pool(p->e);
-    for (int32_t i = 0; i < p->n; i++) {
-        struct client *c = p->clients[i];
-        if (!c->stream)
-            continue;
-        if (client_rnd(&p->rng, laziness) == 0)
-            client_take(c, client_rnd(&p->rng, 3) ? INT32_MAX : 3);
-        if (client_done(c)) {
-            client_release(c);
-            p->ended++;
-        } else if (disturbed) {
-            disturb(p, c);
-        }
-    }
-}
-
-static void play(uint64_t seed) {
-    struct play *p = mem_zalloc(sizeof *p);
-    assert_non_null(p);
-    p->rng = seed;
-    // A request has at most 150 + 60 tokens: 14 blocks. Small pools preempt all the time.
-    fake_init(&p->d, 14 + (int32_t)client_rnd(&p->rng, client_rnd(&p->rng, 2) ? 8 : 120));
-    struct eng_config cfg = client_config(&p->d);
-    cfg.max_num_seqs = 4 + (int32_t)client_rnd(&p->rng, 28);
-    cfg.max_num_batched_tokens = 1 + (int32_t)client_rnd(&p->rng, 200);
-    cfg.prefix_cache = client_rnd(&p->rng, 4) != 0;
-    p->e = client_engine(&p->d, &cfg);
-    bool disturbed = client_rnd(&p->rng, 2);
-    uint32_t laziness = client_rnd(&p->rng, 3) ? 1 : 1 + client_rnd(&p->rng, 60);
-    int32_t total = 4 + (int32_t)client_rnd(&p->rng, 20);
-    for (int32_t turn = 0; turn < 60000; turn++) {
-        play_turn(p, total, laziness, disturbed);
-        int32_t open = 0;
-        for (int32_t i = 0; i < p->n; i++)
-            open += p->clients[i]->stream != NULL;
-        if (p->n == total && !open)
-            break;
-        if (turn == 59999)
-            fail_msg("seed %d: no end in sight", (int)seed);
-    }
-    while (eng_step(p->e)) // what was released last
-        ;
-    check_empty(p->e);
-    eng_destroy(p->e);
-    for (int32_t i = 0; i < p->n; i++)
-        mem_free(p->clients[i]);
-    mem_free(p);
-}
-
-static void any_schedule_gives_the_plain_tokens(void **state) {
-    (void)state;
-    int64_t live = mem_live_blocks();
-    for (uint64_t seed = 1; seed <= 150; seed++)
-        play(seed);
-    assert_true(mem_live_blocks() == live);
-}
-
-// One request at a time.
 
 static void run_one(struct eng *e, struct client *c) {
     struct err_info info = {0};
@@ -305,7 +174,19 @@ static void a_full_ring_pauses_only_its_request(void **state) {
     assert_true(client_done(quick));
     struct eng__req *q = eng__req_of(slow->stream);
     assert_true(q->paused);
-    assert_false(eng_step(e));                      // nothing to do: no busy loop
+    assert_false(eng_step(e)); // nothing to do: no busy loop
+    struct eng_health h;
+    eng_health(e, &h);
+    assert_false(h.busy); // it waits for its consumer: the loop is not late
+    client_release(quick);
+    client_init(quick, prompt, 20, 8);
+    client_expect(quick, 256);
+    clock_manual_advance(&d.clock, 1000);
+    assert_int_equal(client_submit(quick, e, &info), ERR_OK);
+    eng_health(e, &h);
+    assert_true(h.busy);
+    assert_int_equal(h.last_turn_ns, d.clock.mono); // late from now on, not from the last turn on
+    client_run(e, &quick, 1);
     assert_int_equal(atomic_load(&slow->wakes), 1); // its first event; it never looked
     int32_t got = client_take(slow, 10);
     assert_int_equal(got, 10);
@@ -769,7 +650,6 @@ static void metrics_have_both_names(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(any_schedule_gives_the_plain_tokens),
         cmocka_unit_test(a_second_request_finds_the_prefix),
         cmocka_unit_test(choices_share_the_prompt),
         cmocka_unit_test(limits_end_a_choice),

@@ -11,7 +11,7 @@
 // cmocka.h needs the four above
 #include <cmocka.h>
 
-static struct client *client_new(const int32_t *prompt, int32_t n, int32_t max_tokens) {
+static struct client *client_of(const int32_t *prompt, int32_t n, int32_t max_tokens) {
     struct client *c = mem_zalloc(sizeof *c);
     assert_non_null(c);
     client_init(c, prompt, n, max_tokens);
@@ -40,7 +40,7 @@ static void prompt_of(int32_t *p, int32_t n, int32_t salt) {
 static void expect_healthy(struct eng *e) {
     int32_t prompt[40];
     prompt_of(prompt, 40, 3);
-    struct client *c = client_new(prompt, 40, 10);
+    struct client *c = client_of(prompt, 40, 10);
     submit(c, e);
     client_run(e, &c, 1);
     assert_int_equal(c->choices[0].got, 10);
@@ -68,7 +68,7 @@ static void each_failed_allocation_is_that_requests_error(void **state) {
     prompt_of(prompt, 60, 1);
     for (uint64_t n = 1;; n++) {
         assert_true(n < 1000);
-        struct client *c = client_new(prompt, 60, 12);
+        struct client *c = client_of(prompt, 60, 12);
         c->r.n = 3;
         c->r.sampling.temperature = 1;
         c->r.sampling.frequency = 1;
@@ -148,7 +148,7 @@ static void a_device_error_fails_that_step_only(void **state) {
     for (int kind = 0; kind < 3; kind++) {
         struct client *c[3];
         for (int i = 0; i < 3; i++) {
-            c[i] = client_new(prompt, 20 + i, 40);
+            c[i] = client_of(prompt, 20 + i, 40);
             c[i]->may_fail = true;
             c[i]->r.cache_salt = (uint64_t)i;
         }
@@ -186,10 +186,10 @@ static void non_finite_logits_fail_their_request_only(void **state) {
     struct eng *e = client_engine(&d, &cfg);
     int32_t prompt[60];
     prompt_of(prompt, 60, 4);
-    struct client *good = client_new(prompt, 60, 30);
+    struct client *good = client_of(prompt, 60, 30);
     prompt[40] = FAKE_NAN;
     for (int round = 0; round < 2; round++) {
-        struct client *bad = client_new(prompt, 60, 30);
+        struct client *bad = client_of(prompt, 60, 30);
         bad->r.n = 3;
         bad->may_fail = true;
         if (round == 0)
@@ -221,7 +221,7 @@ static void nothing_allowed_is_an_error(void **state) {
     struct eng *e = client_engine(&d, &cfg);
     int32_t prompt[10];
     prompt_of(prompt, 10, 5);
-    struct client *c = client_new(prompt, 10, 10);
+    struct client *c = client_of(prompt, 10, 10);
     c->r.token_mask = c->token_mask; // all zero
     c->may_fail = true;
     submit(c, e);
@@ -246,7 +246,7 @@ static void a_cancel_reaches_each_state(void **state) {
     for (int released = 0; released < 2; released++) {
         for (int stage = 0; stage < 4; stage++) { // the last one: preempted
             struct eng *e = client_engine(&d, &cfg);
-            struct client *c = client_new(prompt, 90, 60), *o = client_new(prompt, 20, 100);
+            struct client *c = client_of(prompt, 90, 60), *o = client_of(prompt, 20, 100);
             o->r.cache_salt = 1;
             if (stage == 0 || stage == 3) {
                 o->r.n = stage == 0 ? 2 : 1; // takes all places
