@@ -6,7 +6,10 @@
 #include "kernels/cpu/weight.h"
 #include <string.h>
 
-enum { Q8_BLOCK = 32 };
+enum {
+    Q8_BLOCK = 32,
+    STREAM_ROWS = 16, // up to here memory is what a product waits for
+};
 
 static const struct cpu_isa *isa_of(struct kn_queue *q) {
     return cpu_queue_device(q)->isa;
@@ -83,7 +86,11 @@ static enum err op_gemm(struct kn_queue *q, const struct kn_gemm *p) {
         return refuse(q, "gemm", "rows or a row distance is wrong");
     if (!range_ok(p->n_begin, p->n_end, n))
         return refuse(q, "gemm", "the column range is wrong");
-    return cpu_record_op(q, "gemm", isa_of(q)->gemm, p, sizeof *p, NULL);
+    void *slot;
+    enum err e = cpu_record_op(q, "gemm", isa_of(q)->gemm, p, sizeof *p, &slot);
+    if (slot && p->rows <= STREAM_ROWS && p->n_end == 0)
+        cpu_record_stream(slot, p->w->data, p->w->bytes);
+    return e;
 }
 
 static enum err op_gemm_t(struct kn_queue *q, const struct kn_gemm_t *p) {
