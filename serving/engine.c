@@ -224,11 +224,13 @@ int32_t eng_in_flight(const struct eng *e) {
 }
 
 void eng_health(const struct eng *e, struct eng_health *out) {
+    // In this order: a submit renews the time before it shows that there is work.
+    bool busy = atomic_load(&e->busy) || atomic_load(&e->queued) > 0;
     *out = (struct eng_health){
         .alive = atomic_load(&e->alive),
         .last_turn_ns = atomic_load(&e->last_turn_ns),
         .running = atomic_load(&e->running),
         .waiting = atomic_load(&e->waiting),
-        .busy = atomic_load(&e->busy) || atomic_load(&e->queued) > 0,
+        .busy = busy,
     };
 }

@@ -176,6 +176,6 @@ struct eng_health {
     bool alive;           // the loop runs or waits for work
     int64_t last_turn_ns; // monotonic time of the last turn of the loop that made progress
     int32_t running, waiting;
-    bool busy; // has work at all
+    bool busy; // has work that waits for the loop, not for a consumer to read
 };
 void eng_health(const struct eng *e, struct eng_health *out);

@@ -292,6 +292,15 @@ static void run_step(struct eng *e) {
     eng__batch_clear(&e->batch);
 }
 
+// Whether the loop owes anybody progress. Requests whose consumers do not read wait for those, not for
+// the loop.
+static bool owes(const struct eng *e) {
+    const struct eng__req *q = e->all;
+    while (q && q->paused)
+        q = q->all_next;
+    return q;
+}
+
 static void publish(struct eng *e) {
     int32_t running = 0;
     for (int32_t i = 0; i < e->sched.n_running; i++) {
@@ -302,7 +311,7 @@ static void publish(struct eng *e) {
     int32_t waiting = e->n_all - running;
     atomic_store(&e->running, running);
     atomic_store(&e->waiting, waiting);
-    atomic_store(&e->busy, e->n_all > 0);
+    atomic_store(&e->busy, owes(e));
     metric_set(e->metrics.running, running);
     metric_set(e->metrics.waiting, waiting);
     struct kv_stats st;
@@ -320,8 +329,10 @@ bool eng__turn(struct eng *e) {
     admit(e);
     plan(e, now);
     bool step = e->batch.b.n_seqs > 0;
-    if (step)
+    if (step) {
+        atomic_store(&e->busy, true);
         run_step(e);
+    }
     publish(e);
     did = did || step || e->dirty || e->again;
     eng__flush(e);
