@@ -29,6 +29,8 @@ static void send(struct assembler *a, size_t n, struct buf *out) {
 // Bytes of the longest stop string that the first `len` bytes of held end with; 0: none.
 static size_t stop_at_end(const struct assembler *a, size_t len) {
     size_t longest = 0;
+    if (a->deaf)
+        return 0;
     for (size_t i = 0; i < a->config->n_stops; i++) {
         size_t n = a->config->stop_lens[i];
         if (n <= len && n > longest && !memcmp(a->held.data + len - n, a->config->stops[i], n))

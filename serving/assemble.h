@@ -23,6 +23,7 @@ struct assembler {
     struct buf held; // bytes not yet sent
     size_t sent;     // bytes sent so far
     bool stopped;    // a stop string was found; further tokens are ignored
+    bool deaf;       // set by the caller before a push: stop strings that end in it do not count
 };
 
 void assembler_init(struct assembler *a, const struct asm_config *c);
