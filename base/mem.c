@@ -8,6 +8,7 @@
 static _Atomic uint64_t attempts, fail_at;
 static _Atomic bool fail_all;
 static _Atomic int64_t live;
+static _Thread_local uint64_t failures;
 
 static bool must_fail(void) {
     uint64_t n = atomic_fetch_add_explicit(&attempts, 1, memory_order_relaxed) + 1;
@@ -18,15 +19,17 @@ static bool must_fail(void) {
 static void *counted(void *p) {
     if (p)
         atomic_fetch_add_explicit(&live, 1, memory_order_relaxed);
+    else
+        failures++;
     return p;
 }
 
 void *mem_alloc(size_t bytes) {
-    return must_fail() ? NULL : counted(malloc(bytes ? bytes : 1));
+    return counted(must_fail() ? NULL : malloc(bytes ? bytes : 1));
 }
 
 void *mem_zalloc(size_t bytes) {
-    return must_fail() ? NULL : counted(calloc(1, bytes ? bytes : 1));
+    return counted(must_fail() ? NULL : calloc(1, bytes ? bytes : 1));
 }
 
 void *mem_calloc(size_t n, size_t size) {
@@ -37,7 +40,9 @@ void *mem_calloc(size_t n, size_t size) {
 void *mem_realloc(void *p, size_t bytes) {
     if (!p)
         return mem_alloc(bytes);
-    return must_fail() ? NULL : realloc(p, bytes ? bytes : 1);
+    void *grown = must_fail() ? NULL : realloc(p, bytes ? bytes : 1);
+    failures += !grown;
+    return grown;
 }
 
 void *mem_aligned(size_t align, size_t bytes) {
@@ -66,6 +71,10 @@ char *mem_strndup(const char *s, size_t n) {
 
 char *mem_strdup(const char *s) {
     return mem_strndup(s, strlen(s));
+}
+
+uint64_t mem_failures(void) {
+    return failures;
 }
 
 void mem_free(void *p) {

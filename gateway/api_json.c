@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gateway/api_json.h"
+#include "base/mem.h"
 #include "base/utf8.h"
 #include <math.h>
 #include <string.h>
@@ -48,13 +49,16 @@ enum err api_json_parse(const char *body, size_t len, json_t **out, struct err_i
     if (rc)
         return rc;
     json_error_t e;
+    // Without memory the parser may speak of bad syntax, and may even lose a character in silence.
+    uint64_t failures = mem_failures();
     json_t *root = json_loadb(body, len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &e);
-    if (!root) {
-        if (json_error_code(&e) == json_error_out_of_memory)
-            return err_set(info, ERR_NOMEM, NULL, "out of memory while reading the request");
+    if (mem_failures() != failures) {
+        json_decref(root);
+        return err_set(info, ERR_NOMEM, NULL, "out of memory while reading the request");
+    }
+    if (!root)
         return err_set(info, ERR_INVALID, NULL, "invalid JSON at line %d column %d: %s", e.line,
                        e.column, e.text);
-    }
     if (!json_is_object(root)) {
         rc = err_set(info, ERR_INVALID, NULL, "the request body must be a JSON object, not %s",
                      api_json_type_name(root));

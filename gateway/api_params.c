@@ -21,6 +21,8 @@ enum err api_params_refuse(const json_t *body, const char *name, const char *dfl
     if (!v || json_is_null(v))
         return ERR_OK;
     json_t *dflt = dflt_json ? json_loads(dflt_json, JSON_DECODE_ANY, NULL) : NULL;
+    if (dflt_json && !dflt)
+        return err_set(info, ERR_NOMEM, NULL, "out of memory");
     bool same = dflt && json_equal(v, dflt);
     json_decref(dflt);
     if (same)
@@ -66,7 +68,7 @@ static bool parse_token_id(const char *s, uint32_t vocab, int32_t *out) {
     char *end;
     errno = 0;
     long long v = strtoll(s, &end, 10);
-    if (end == s || *end || errno || v < 0 || v >= (long long)vocab)
+    if (*s < '0' || *s > '9' || *end || errno || v >= (long long)vocab)
         return false;
     *out = (int32_t)v;
     return true;
