@@ -12,6 +12,9 @@
 #include <string.h>
 
 static const int64_t keep_alive_ns = 10LL * 1000 * 1000 * 1000;
+// Of one turn. The engine fills a ring while it is emptied: without a bound one request could hold the
+// loop, and what it has to write could grow, for as long as it lasts.
+enum { EVENTS_PER_TURN = 256 };
 
 static void gen_turn(void *arg);
 static void gen_work(struct generation *g);
@@ -66,11 +69,14 @@ static void on_writable(struct gw_request *r) {
     gen_work(r->handler);
 }
 
-static void gen_wake(void *arg, struct eng_stream *s) {
-    (void)s;
-    struct generation *g = arg;
+static void post_turn(struct generation *g) {
     if (!atomic_exchange(&g->posted, true) && !gw_loop_post(g->r->loop, gen_turn, g))
         atomic_store(&g->posted, false); // the keep-alive timer looks again
+}
+
+static void gen_wake(void *arg, struct eng_stream *s) {
+    (void)s;
+    post_turn(arg);
 }
 
 static bool stream_begin(struct generation *g) {
@@ -180,6 +186,7 @@ static enum err on_token(struct generation *g, struct gen_item *it, struct gen_c
     const char *bytes = tokenizer_token_bytes(g->app->tokenizer, ev->token, &len);
     if (g->spec->logprobs >= 0)
         gen_logprobs_add(g, c, ev, false);
+    c->assembler.deaf = c->n_tokens <= g->params->min_tokens;
     if (!is_silent(g, ev->token)) {
         enum err rc = assembler_push(&c->assembler, bytes, len, &c->text);
         if (rc)
@@ -232,19 +239,23 @@ static enum err on_end(struct generation *g, struct gen_choice *c, const struct 
     return rc;
 }
 
-static enum err take_events(struct generation *g) {
+// *more: the turn's share is used up, and there may be more.
+static enum err take_events(struct generation *g, bool *more) {
+    int32_t n = g->spec->n_prompts, left = EVENTS_PER_TURN, first = g->next_item;
     struct eng_event ev;
-    for (int32_t i = 0; i < g->spec->n_prompts; i++) {
+    *more = false;
+    for (int32_t k = 0; k < n && !*more; k++) {
+        int32_t i = (first + k) % n;
         struct gen_item *it = &g->items[i];
-        while (eng_stream_next(it->stream, &ev)) {
+        while (!*more && eng_stream_next(it->stream, &ev)) {
             struct gen_choice *c = &g->choices[i * g->params->n + ev.choice];
             enum err rc = ev.type == ENG_EVENT_TOKEN    ? on_token(g, it, c, &ev)
                           : ev.type == ENG_EVENT_PROMPT ? on_prompt(g, it, &ev)
                                                         : on_end(g, c, &ev);
             if (rc)
                 return rc;
-            if (g->params->stream && g->began && gw_stream_full(g->r))
-                return ERR_OK;
+            *more = --left == 0;
+            g->next_item = (i + 1) % n;
         }
     }
     return ERR_OK;
@@ -287,7 +298,8 @@ static void gen_turn(void *arg) {
 static void gen_work(struct generation *g) {
     if (g->params->stream && g->began && gw_stream_full(g->r))
         return; // on_writable comes back here
-    enum err rc = take_events(g);
+    bool more;
+    enum err rc = take_events(g, &more);
     if (rc) {
         if (!g->error.code)
             err_set(&g->error, rc, NULL, "%s", err_text(rc));
@@ -298,8 +310,14 @@ static void gen_work(struct generation *g) {
         fail_nomem(g);
         return;
     }
-    if (g->n_ended < g->n_choices)
+    // Beyond its high mark the connection may refuse more, even the end: on_writable comes back here.
+    if (g->params->stream && g->began && gw_stream_full(g->r))
         return;
+    if (g->n_ended < g->n_choices) {
+        if (more)
+            post_turn(g);
+        return;
+    }
     if (g->params->stream)
         finish_stream(g);
     else

@@ -38,6 +38,7 @@ struct generation {
     struct gen_item *items;     // [spec->n_prompts]
     struct gen_choice *choices; // [n_prompts * n]; choice c of prompt p is p * n + c
     int32_t n_choices, n_ended;
+    int32_t next_item; // whose events are taken first in the next turn
     char id[48];
     int64_t created;
     int64_t first_token_ns, last_token_ns; // 0: none yet
