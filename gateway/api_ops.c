@@ -97,8 +97,9 @@ static void drain_look(void *arg) {
     struct drain *d = arg;
     d->timer = NULL;
     int32_t left = eng_in_flight(d->app->engine);
-    bool late = clock_mono_ns(d->app->clock) >= d->deadline_ns;
-    if (left > 0 && !late)
+    int64_t now = clock_mono_ns(d->app->clock);
+    bool open = now < atomic_load_explicit(&d->app->accept_until_ns, memory_order_relaxed);
+    if ((left > 0 || open) && now < d->deadline_ns)
         d->timer = gw_loop_timer(d->r->loop, 50 * 1000 * 1000, drain_look, d);
     if (d->timer)
         return;
@@ -125,7 +126,8 @@ void api_drain(struct gw_request *r, void *arg) {
         return;
     }
     app->begin_drain(app);
-    *d = (struct drain){app, r, clock_mono_ns(app->clock) + app->drain_timeout_ns, NULL};
+    int64_t now = clock_mono_ns(app->clock), until = atomic_load(&app->accept_until_ns);
+    *d = (struct drain){app, r, (now > until ? now : until) + app->drain_timeout_ns, NULL};
     r->handler = d;
     r->on_close = drain_closed;
     drain_look(d);

@@ -52,7 +52,7 @@ static enum err read_file(const char *path, struct buf *out, struct err_info *in
         return err_set(info, ERR_IO, NULL, "%s: %s", path, strerror(errno));
     enum err rc = ERR_OK;
     char chunk[16384];
-    for (;;) {
+    while (!buf_err(out)) {
         ssize_t n = read(fd, chunk, sizeof chunk);
         if (n == 0)
             break;
@@ -116,6 +116,10 @@ static enum err size_kv(struct model_host *h, const struct serve_options *o, int
         size_t need = per_seq * (size_t)o->max_num_seqs;
         h->kv_bytes = need < room ? need : room;
     }
+    if (h->kv_bytes > dev.memory_bytes)
+        return err_set(info, ERR_LIMIT, "kv-cache-memory-bytes",
+                       "--kv-cache-memory-bytes %zu MiB is more than the %zu MiB of memory here",
+                       h->kv_bytes >> 20, dev.memory_bytes >> 20);
     if (h->kv_bytes < per_seq)
         return err_set(
             info, ERR_LIMIT, "kv-cache-memory-bytes",
@@ -133,8 +137,12 @@ static enum err set_names(struct model_host *h, const struct serve_options *o, s
     if (!h->name || !h->names)
         return err_set(info, ERR_NOMEM, NULL, "out of memory");
     h->names[0] = h->name;
-    for (size_t i = 0; i < o->served_names.n; i++)
+    for (size_t i = 0; i < o->served_names.n; i++) {
         h->names[i] = o->served_names.items[i];
+        if (!h->names[i][0])
+            return err_set(info, ERR_INVALID, "served-model-name",
+                           "--served-model-name must not be empty");
+    }
     app->names = h->names;
     app->n_names = n;
     return ERR_OK;

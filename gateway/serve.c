@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The main thread owns the process: it sleeps in poll on a signalfd and an eventfd (drain requested over
-// HTTP), and nothing else here blocks it once the model is loaded.
+// The main thread owns the process: it sleeps in poll on a signalfd, and nothing else here blocks it once
+// the model is loaded.
 #include "gateway/serve.h"
 #include "base/mem.h"
 #include "base/thread.h"
@@ -13,7 +13,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -27,7 +26,7 @@ struct serve {
     struct model_host host;
     struct gw_keys *keys;
     struct gw_route routes[MAX_ROUTES];
-    int signal_fd, drain_fd;
+    int signal_fd;
     // digest thread
     struct mdl_digest *digest;
     struct thread digest_thread;
@@ -56,6 +55,10 @@ static enum err open_keys(struct serve *s, struct err_info *info) {
         rc = gw_keys_add(s->keys, o->api_keys.items[i], "default", true, info);
     if (!rc && o->api_key_file)
         rc = gw_keys_load_file(s->keys, o->api_key_file, info);
+    // Whoever names a file wants keys to be asked for.
+    if (!rc && o->api_key_file && gw_keys_count(s->keys) == 0)
+        rc = err_set(info, ERR_INVALID, "api-key-file", "--api-key-file %s holds no key",
+                     o->api_key_file);
     if (rc)
         return rc;
     if (gw_keys_count(s->keys) == 0 && !o->allow_anonymous && !is_loopback(o->host))
@@ -76,11 +79,18 @@ static void open_logs(struct serve *s) {
 
 // ---- server
 
+// Not ready from here on, whoever comes first; a later one does not open the door again.
+static void set_draining(struct serve *s) {
+    int ready = APP_READY;
+    int64_t until = clock_mono_ns(&clock_system) + seconds(s->options.drain_delay), none = 0;
+    atomic_compare_exchange_strong(&s->app.accept_until_ns, &none, until);
+    if (atomic_compare_exchange_strong(&s->app.state, &ready, APP_DRAINING))
+        log_write(&s->log, LOG_INFO, "draining: not ready from now on, %d requests in flight",
+                  eng_in_flight(s->host.engine));
+}
+
 static void begin_drain(struct app *app) {
-    struct serve *s = (struct serve *)((char *)app - offsetof(struct serve, app));
-    uint64_t one = 1;
-    ssize_t rc = write(s->drain_fd, &one, sizeof one); // cannot block: the counter is far from full
-    (void)rc;
+    set_draining((struct serve *)((char *)app - offsetof(struct serve, app)));
 }
 
 static enum err open_server(struct serve *s, struct err_info *info) {
@@ -174,12 +184,11 @@ static enum err block_signals(struct serve *s, struct err_info *info) {
     sigaddset(&set, SIGINT);
     sigaddset(&set, SIGHUP);
     signal(SIGPIPE, SIG_IGN);
-    s->signal_fd = s->drain_fd = -1;
+    s->signal_fd = -1;
     if (pthread_sigmask(SIG_BLOCK, &set, NULL))
         return err_set(info, ERR_INTERNAL, NULL, "cannot block signals");
     s->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
-    s->drain_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (s->signal_fd < 0 || s->drain_fd < 0)
+    if (s->signal_fd < 0)
         return err_set(info, ERR_INTERNAL, NULL, "signalfd: %s", strerror(errno));
     return ERR_OK;
 }
@@ -188,18 +197,12 @@ static bool is_over(int64_t deadline_ns) {
     return clock_mono_ns(&clock_system) >= deadline_ns;
 }
 
-// Waits for a signal or a drain request, at most timeout_ms (-1: no limit). Returns the signal, SIGTERM for a drain
-// request, or 0.
+// Waits for a signal, at most timeout_ms (-1: no limit). Returns it, or 0.
 static int wait_signal(struct serve *s, int timeout_ms) {
-    struct pollfd fds[2] = {{s->signal_fd, POLLIN, 0}, {s->drain_fd, POLLIN, 0}};
-    if (poll(fds, 2, timeout_ms) <= 0)
-        return 0;
+    struct pollfd fd = {s->signal_fd, POLLIN, 0};
     struct signalfd_siginfo si;
-    uint64_t count;
-    if (read(s->signal_fd, &si, sizeof si) == sizeof si)
+    if (poll(&fd, 1, timeout_ms) > 0 && read(s->signal_fd, &si, sizeof si) == sizeof si)
         return (int)si.ssi_signo;
-    if (read(s->drain_fd, &count, sizeof count) == sizeof count)
-        return -1;
     return 0;
 }
 
@@ -215,15 +218,17 @@ static void reload_tls(struct serve *s) {
 
 // Lets what runs finish. A second SIGTERM or SIGINT ends the wait.
 static void drain(struct serve *s) {
-    int64_t now = clock_mono_ns(&clock_system);
-    int64_t accept_until = now + seconds(s->options.drain_delay);
-    int64_t deadline = accept_until + seconds(s->options.drain_timeout);
-    atomic_store(&s->app.accept_until_ns, accept_until);
-    atomic_store_explicit(&s->app.state, APP_DRAINING, memory_order_release);
-    log_write(&s->log, LOG_INFO, "draining: %d requests in flight", eng_in_flight(s->host.engine));
-    while (!is_over(accept_until))
-        if (wait_signal(s, 20) > 0)
+    set_draining(s);
+    int64_t now = clock_mono_ns(&clock_system), accept_until = atomic_load(&s->app.accept_until_ns);
+    int64_t deadline =
+        (now > accept_until ? now : accept_until) + seconds(s->options.drain_timeout);
+    log_write(&s->log, LOG_INFO, "stopping when %d requests are answered",
+              eng_in_flight(s->host.engine));
+    while (!is_over(accept_until)) {
+        int sig = wait_signal(s, 20);
+        if (sig == SIGTERM || sig == SIGINT)
             break;
+    }
     eng_drain(s->host.engine);
     gw_server_stop_accepting(s->app.server);
     while (!is_over(deadline)) {
@@ -242,11 +247,6 @@ static void run(struct serve *s) {
         int sig = wait_signal(s, -1);
         if (sig == SIGHUP) {
             reload_tls(s);
-        } else if (sig == -1 && app_state(&s->app) == APP_READY) {
-            atomic_store(&s->app.accept_until_ns,
-                         clock_mono_ns(&clock_system) + seconds(s->options.drain_delay));
-            atomic_store_explicit(&s->app.state, APP_DRAINING, memory_order_release);
-            log_write(&s->log, LOG_INFO, "drain requested: not ready from now on");
         } else if (sig == SIGTERM || sig == SIGINT) {
             drain(s);
             return;
@@ -278,8 +278,6 @@ static void close_all(struct serve *s) {
     metrics_destroy(s->app.metrics);
     if (s->signal_fd >= 0)
         close(s->signal_fd);
-    if (s->drain_fd >= 0)
-        close(s->drain_fd);
 }
 
 static void fill_app(struct serve *s) {
@@ -336,7 +334,7 @@ int serve_main(int argc, char **argv) {
         return 2;
     }
     int status = 0;
-    s->signal_fd = s->drain_fd = -1;
+    s->signal_fd = -1;
     if (res.help) {
         print_help();
     } else if (res.n_positional != 1) {
