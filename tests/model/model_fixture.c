@@ -13,6 +13,17 @@ static void check(enum err e, const struct err_info *info, const char *what) {
         fail_msg("%s: %s: %s", what, err_name(e), info->message);
 }
 
+bool fx_slow_build(void) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || !defined(__OPTIMIZE__)
+    return true;
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+    return true;
+#endif
+#endif
+    return false;
+}
+
 void fx_open(struct fx *x, const char *path, const struct fx_options *o) {
     struct err_info info = {.code = ERR_OK};
     *x = (struct fx){.ops = &kn_ops_cpu};
@@ -36,6 +47,7 @@ void fx_open(struct fx *x, const char *path, const struct fx_options *o) {
           &info, "forward");
     x->logits = mem_alloc((size_t)FX_TOKENS * (size_t)x->vocab * sizeof(float));
     assert_non_null(x->logits);
+    mdl_forward_capture_logits(x->forward, x->logits);
 }
 
 void fx_close(struct fx *x) {
@@ -98,7 +110,6 @@ void fx_run(struct fx *x, struct fx_batch *b, const struct mdl_hooks *hooks,
             const struct mdl_tape *tape) {
     struct err_info info = {.code = ERR_OK};
     bool done;
-    mdl_forward_capture_logits(x->forward, x->logits);
     check(mdl_forward_begin(x->forward, &b->b, &x->kv, hooks, tape, &info), &info, "begin");
     check(mdl_forward_run(x->forward, INT64_MAX, &done, &info), &info, "run");
     assert_true(done);

@@ -4,6 +4,7 @@
 // test where something does not succeed.
 #pragma once
 #include "model/forward.h"
+#include <stdbool.h>
 
 enum { FX_TOKENS = 512, FX_SEQS = 64, FX_BLOCKS = 128 };
 
@@ -27,6 +28,7 @@ struct fx_options {
     const struct clock *clock;
 };
 
+bool fx_slow_build(void); // sanitizers, or no optimisation
 void fx_open(struct fx *x, const char *path, const struct fx_options *o);
 void fx_close(struct fx *x);
 

@@ -143,7 +143,6 @@ static void run_batch(struct schedule *s, struct fx_batch *b) {
     struct fx *x = s->x;
     struct err_info info;
     bool done = false;
-    mdl_forward_capture_logits(x->forward, x->logits);
     if (mdl_forward_begin(x->forward, &b->b, &x->kv, NULL, NULL, &info))
         fail_msg("begin: %s", info.message);
     while (!done)
@@ -218,20 +217,9 @@ static void run_schedule(struct model *m, uint64_t seed) {
     }
 }
 
-static bool slow_build(void) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || !defined(__OPTIMIZE__)
-    return true;
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-    return true;
-#endif
-#endif
-    return false;
-}
-
 static int schedules(int dflt) {
     const char *n = getenv("GRAFT_SCHEDULES");
-    return n ? atoi(n) : slow_build() ? (dflt + 39) / 40 : dflt;
+    return n ? atoi(n) : fx_slow_build() ? (dflt + 39) / 40 : dflt;
 }
 
 static void check_model(const char *path, int n) {
@@ -276,8 +264,20 @@ static void test_smollm2_types(void **state) {
     }
 }
 
+static void test_tiny_models(void **state) {
+    (void)state;
+    static const char *const names[] = {"f32",  "f16",  "bf16",  "q8_0",
+                                        "q4_0", "q4_1", "mixed", "llama3"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char path[128];
+        snprintf(path, sizeof path, "tests/golden/models/%s.gguf", names[i]);
+        check_model(path, schedules(200));
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_tiny_models),
         cmocka_unit_test(test_smollm2),
         cmocka_unit_test(test_smollm2_types),
     };
