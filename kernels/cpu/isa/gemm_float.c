@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products with F32, BF16 and F16 weights in f32 arithmetic. A tile of up to F_ROWS rows times a pair
-// of panels has its sums in registers; weights are converted while they are used, so that the caches
-// hold the two-byte form.
+// of panels (or, with few registers, one panel after the other) has its sums in registers; weights
+// are converted while they are used, so that the caches hold the two-byte form.
 #include "kernels/cpu/isa/gemm_internal.h"
 
+// F_PAIR_ROWS: the tallest tile whose sums of both panels fit.
 #if defined(KN_ISA_AVX512)
-enum { F_ROWS = 12 };
+enum { F_ROWS = 12, F_PAIR_ROWS = 12 };
 #define HEIGHTS(T, X)                                                                              \
     X(T, 1)                                                                                        \
     X(T, 2) X(T, 3) X(T, 4) X(T, 5) X(T, 6) X(T, 7) X(T, 8) X(T, 9) X(T, 10) X(T, 11) X(T, 12)
 #elif defined(KN_ISA_AVX2)
-enum { F_ROWS = 3 };
-#define HEIGHTS(T, X) X(T, 1) X(T, 2) X(T, 3)
+enum { F_ROWS = 6, F_PAIR_ROWS = 2 };
+#define HEIGHTS(T, X) X(T, 1) X(T, 2) X(T, 3) X(T, 4) X(T, 5) X(T, 6)
 #else
-enum { F_ROWS = 1 };
-#define HEIGHTS(T, X) X(T, 1)
+enum { F_ROWS = 2, F_PAIR_ROWS = 1 };
+#define HEIGHTS(T, X) X(T, 1) X(T, 2)
 #endif
 
 enum {
@@ -58,25 +59,41 @@ V_FN v16f load_odd(enum kn_dtype t, const uint8_t *w) {
 // below it from being loaded above it.
 #define LOADS_STAY_BELOW() __asm__ volatile("" ::: "memory")
 
-// One column for all rows. Each of the pointers reaches three rows with scaled offsets.
-V_FN void fma_column(const int mr, v16f acc[][2], const float *const x[4], int64_t ldx, const int c,
-                     v16f w0, v16f w1) {
+// One column for all rows, np panels. Each of the pointers reaches three rows with scaled offsets.
+V_FN void fma_column(const int mr, const int np, v16f acc[][2], const float *const x[4],
+                     int64_t ldx, const int c, const v16f w[2]) {
     V_UNROLL
     for (int i = 0; i < mr; i++) {
         v16f a = v_set1(x[i / 3][i % 3 * ldx + c]);
-        acc[i][0] = v_fma(a, w0, acc[i][0]);
-        acc[i][1] = v_fma(a, w1, acc[i][1]);
+        acc[i][0] = v_fma(a, w[0], acc[i][0]);
+        if (np == 2)
+            acc[i][1] = v_fma(a, w[1], acc[i][1]);
     }
 }
 
-// One run: `len` columns from a->x + c0, weights from w.
-V_FN void run_tile(const enum kn_dtype t, const int mr, const struct tile *a, int32_t c0,
-                   int32_t len, const uint8_t *w, const uint8_t *ahead, bool add) {
+V_FN void prefetch_step(const size_t step, const uint8_t *p) {
+    for (size_t o = 0; o < step; o += CPU_VECTOR)
+        __builtin_prefetch(p + o, 0, 3);
+}
+
+V_FN void store_sums(const int mr, const int np, v16f acc[][2], float *sums, int64_t ld, bool add) {
+    V_UNROLL
+    for (int i = 0; i < mr; i++, sums += ld) {
+        v_store(sums, add ? v_add(v_load(sums), acc[i][0]) : acc[i][0]);
+        if (np == 2)
+            v_store(sums + V_LANES, add ? v_add(v_load(sums + V_LANES), acc[i][1]) : acc[i][1]);
+    }
+}
+
+// One run: `len` columns from a->x + c0, np panels from w.
+V_FN void run_tile(const enum kn_dtype t, const int mr, const int np, const struct tile *a,
+                   int32_t c0, int32_t len, const uint8_t *w, const uint8_t *ahead, float *sums,
+                   bool add) {
     const size_t step = 2 * cpu_column_bytes(t);
-    const int64_t ldx = a->ldx;
     const int bases = (mr + 2) / 3;
+    const int64_t ldx = a->ldx;
     const float *x[4];
-    v16f acc[F_ROWS][2];
+    v16f acc[F_ROWS][2], v[2] = {v_zero(), v_zero()};
     V_UNROLL
     for (int i = 0; i < bases; i++)
         x[i] = a->x + c0 + 3 * i * ldx;
@@ -84,35 +101,39 @@ V_FN void run_tile(const enum kn_dtype t, const int mr, const struct tile *a, in
     for (int i = 0; i < mr; i++)
         acc[i][0] = acc[i][1] = v_zero();
     for (const float *end = x[0] + (len & ~1); x[0] < end; w += step, ahead += a->ahead_step) {
-        fma_column(mr, acc, x, ldx, 0, load_even(t, w), load_even(t, w + CPU_VECTOR));
-        __builtin_prefetch(ahead, 0, 3);
-        __builtin_prefetch(ahead + CPU_VECTOR, 0, 3);
-        if (t == KN_F32) {
-            __builtin_prefetch(ahead + 2 * CPU_VECTOR, 0, 3);
-            __builtin_prefetch(ahead + 3 * CPU_VECTOR, 0, 3);
-        }
+        v[0] = load_even(t, w);
+        if (np == 2)
+            v[1] = load_even(t, w + CPU_VECTOR);
+        prefetch_step(step, ahead);
+        fma_column(mr, np, acc, x, ldx, 0, v);
         LOADS_STAY_BELOW();
-        fma_column(mr, acc, x, ldx, 1, load_odd(t, w), load_odd(t, w + CPU_VECTOR));
+        v[0] = load_odd(t, w);
+        if (np == 2)
+            v[1] = load_odd(t, w + CPU_VECTOR);
+        fma_column(mr, np, acc, x, ldx, 1, v);
         V_UNROLL
         for (int i = 0; i < bases; i++)
             x[i] += 2;
     }
-    if (len & 1) // nothing may lie beside the last column
-        fma_column(mr, acc, x, ldx, 0, load_even(t, w), load_even(t, w + CPU_VECTOR));
-    V_UNROLL
-    for (int i = 0; i < mr; i++) {
-        float *s = a->sums + i * a->ld_sums;
-        v_store(s, add ? v_add(v_load(s), acc[i][0]) : acc[i][0]);
-        s += V_LANES;
-        v_store(s, add ? v_add(v_load(s), acc[i][1]) : acc[i][1]);
+    if (len & 1) { // nothing may lie beside the last column
+        v[0] = load_even(t, w);
+        if (np == 2)
+            v[1] = load_even(t, w + CPU_VECTOR);
+        fma_column(mr, np, acc, x, ldx, 0, v);
     }
+    store_sums(mr, np, acc, sums, a->ld_sums, add);
 }
 
 V_FN void all_runs(const enum kn_dtype t, const int mr, const struct tile *a) {
-    for (int32_t c = 0; c < a->k; c += GEMM_RUN)
-        run_tile(t, mr, a, c, a->k - c < GEMM_RUN ? a->k - c : GEMM_RUN,
-                 a->w + (size_t)c * cpu_column_bytes(t), a->ahead + (size_t)(c / 2) * a->ahead_step,
-                 a->add || c > 0);
+    const int np = mr <= F_PAIR_ROWS ? 2 : 1;
+    for (int32_t c = 0; c < a->k; c += GEMM_RUN) {
+        int32_t len = a->k - c < GEMM_RUN ? a->k - c : GEMM_RUN;
+        const uint8_t *w = a->w + (size_t)c * cpu_column_bytes(t);
+        const uint8_t *ahead = a->ahead + (size_t)(c / 2) * a->ahead_step;
+        for (int h = 0; h < 2; h += np)
+            run_tile(t, mr, np, a, c, len, w + h * CPU_VECTOR, ahead, a->sums + h * V_LANES,
+                     a->add || c > 0);
+    }
 }
 
 // ---- one function per type and height

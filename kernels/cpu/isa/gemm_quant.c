@@ -8,8 +8,9 @@
 enum {
     SUMS_BYTES = 256 << 10, // of the scratch memory; the unpacked weights follow
     X_BYTES = 384 << 10,    // of x that a strip keeps in the second cache
-    UNPACK_ROWS = 96,       // from here on unpacking once pays
-    UNPACK_BLOCKS = 512,    // columns of an unpacked pair, in blocks
+    // From here on unpacking once pays; the other levels' dot products want nibbles.
+    UNPACK_ROWS = VEC_REGS >= 32 ? 96 : INT32_MAX,
+    UNPACK_BLOCKS = 512, // columns of an unpacked pair, in blocks
     BLOCK_ROWS = 144,
     AHEAD = 8192, // bytes that a stream is prefetched ahead: the latency of memory
     LINE = 64,
