@@ -8,6 +8,14 @@ size_t api_prompt_max_ids(const struct app *app, const struct api_params *p) {
     return p->truncate_prompt ? 0 : (size_t)app->max_model_len;
 }
 
+enum err api_prompt_check_text(size_t max_ids, size_t len, const char *field,
+                               struct err_info *info) {
+    if (max_ids || len <= API_PROMPT_MAX_FREE_TEXT)
+        return ERR_OK;
+    return err_set(info, ERR_INVALID, field, "%s has %zu bytes, at most %d are taken here", field,
+                   len, (int)API_PROMPT_MAX_FREE_TEXT);
+}
+
 enum err api_prompt_too_long(const struct app *app, const char *field, struct err_info *info) {
     return err_set(info, ERR_CONTEXT, field,
                    "This model's maximum context length is %d tokens, but %s has more",
@@ -83,7 +91,9 @@ enum err api_prompt_read(const struct app *app, const json_t *v, const char *fie
     if (json_is_string(v)) {
         size_t len = json_string_length(v);
         struct tok_encode_opts opts = {add_special, true, api_prompt_max_ids(app, p)};
-        rc = tokenizer_encode(app->tokenizer, json_string_value(v), len, &opts, &ids, info);
+        rc = api_prompt_check_text(opts.max_ids, len, field, info);
+        if (!rc)
+            rc = tokenizer_encode(app->tokenizer, json_string_value(v), len, &opts, &ids, info);
         if (rc == ERR_CONTEXT)
             rc = api_prompt_too_long(app, field, info);
         out->text = arena_strndup(arena, json_string_value(v), len);

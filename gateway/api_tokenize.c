@@ -49,8 +49,10 @@ static enum err tokenize_ids(const struct app *app, const json_t *body, struct a
     struct tok_ids ids = {0};
     struct tok_encode_opts opts = {add_special, true, 0};
     const json_t *v = json_object_get(body, "prompt");
-    rc = tokenizer_encode(app->tokenizer, json_string_value(v), json_string_length(v), &opts, &ids,
-                          info);
+    size_t len = json_string_length(v);
+    rc = api_prompt_check_text(opts.max_ids, len, "prompt", info);
+    if (!rc)
+        rc = tokenizer_encode(app->tokenizer, text, len, &opts, &ids, info);
     if (!rc && ids.n > INT32_MAX)
         rc = err_set(info, ERR_INVALID, "prompt", "prompt is too long");
     if (!rc) {

@@ -203,7 +203,9 @@ static enum err encode(const struct app *app, const struct chat_output *o,
                                        o->spans[i].end - o->spans[i].begin, o->spans[i].literal};
     struct tok_ids ids = {0};
     struct tok_encode_opts opts = {add_special, true, api_prompt_max_ids(app, p)};
-    enum err rc = tokenizer_encode_pieces(app->tokenizer, pieces, o->n_spans, &opts, &ids, info);
+    enum err rc = api_prompt_check_text(opts.max_ids, o->text.len, "messages", info);
+    if (!rc)
+        rc = tokenizer_encode_pieces(app->tokenizer, pieces, o->n_spans, &opts, &ids, info);
     if (rc == ERR_CONTEXT)
         rc = api_prompt_too_long(app, "messages", info);
     if (!rc)

@@ -237,7 +237,7 @@ static void retry_fields(struct gw_request *r, enum err e) {
     // The same input would fail in the same way, or only add load: clients retry 5xx by themselves.
     if (e == ERR_NONFINITE || e == ERR_DEADLINE)
         gw_response_header(r, "x-should-retry", "false");
-    if ((status == 429 || status == 503) && !has_extra(r->conn__, "retry-after"))
+    else if ((status == 429 || status == 503) && !has_extra(r->conn__, "retry-after"))
         gw_response_header(r, "Retry-After", e == ERR_LOADING || e == ERR_ENGINE_DEAD ? "5" : "1");
 }
 
