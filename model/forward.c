@@ -12,6 +12,7 @@
 
 enum {
     SLICE_NS = 250000,
+    CUT_ROWS = 256,      // stay in the nearest caches
     SLICE_WANTS = 32,    // rows of logits in memory
     EXTRA_BYTES = 65536, // to start with
     ROW_ALIGN = 16,      // elements
@@ -149,6 +150,7 @@ enum err mdl_forward_create(const struct mdl_weights *w, struct kn_queue *q,
     f->clock = clock;
     f->limits = *limits;
     f->slice_ns = SLICE_NS;
+    f->cut_rows = CUT_ROWS;
     f->scale = 1.0;
     f->plain_bytes = w->ops->form_row_bytes(KN_FORM_PLAIN, 32) / 32;
     f->slice_rows = limits->max_want < SLICE_WANTS ? limits->max_want : SLICE_WANTS;
@@ -235,7 +237,7 @@ enum err mdl_forward_run(struct mdl_forward *f, int64_t deadline_ns, bool *done,
         return err_set(info, ERR_INVALID, NULL, "the layer walk has no batch");
     int64_t now = sliced ? clock_mono_ns(f->clock) : 0;
     while (!ended(f)) {
-        struct mdl__account a = {0, sliced ? f->slice_ns : 1e300};
+        struct mdl__account a = {0, sliced ? f->slice_ns : MDL__UNLIMITED};
         enum err e = ERR_OK;
         while (!e && !ended(f) && a.spent < a.budget)
             e = mdl__forward_stage(f, &a);

@@ -39,9 +39,10 @@ enum mdl__stage {
 struct mdl__cursor {
     enum mdl__stage stage;
     int32_t layer;
-    int32_t done; // of the stage: output columns of a product, tokens of attention
-    int32_t want; // first wanted position of the slice in hand
-    int32_t rows; // rows that go through the layers: n_tokens, n_want after STAGE_PRUNE
+    int32_t done; // of the stage: output columns of a product's block of rows, tokens of attention
+    int32_t row, block; // of a product: first row of the block in hand, its rows
+    int32_t want;       // first wanted position of the slice in hand
+    int32_t rows;       // rows that go through the layers: n_tokens, n_want after STAGE_PRUNE
 };
 
 // Device addresses in the workspace. Three phases share one range: attention (qkv, attn, attnq),
@@ -95,6 +96,7 @@ struct mdl_forward {
     kn_addr taped[MDL_TAPE_KINDS];
 
     double attn_work; // query-key pairs of one layer and head
+    int32_t cut_rows; // a product with more rows is cut into blocks of so many
     double slice_ns;  // work recorded between two looks at the clock
     double scale;     // measured time of a slice over its estimate
 };
@@ -102,8 +104,12 @@ struct mdl_forward {
 // One slice's account: a stage records work worth about `budget` more nanoseconds, or all of its
 // rest.
 struct mdl__account {
-    double spent, budget; // estimated ns
+    double spent, budget; // estimated ns; a budget of MDL__UNLIMITED: nothing is cut
 };
+#define MDL__UNLIMITED 1e300
+static inline bool mdl__sliced(const struct mdl__account *a) {
+    return a->budget < MDL__UNLIMITED;
+}
 
 // Records the next part of the walk and moves the cursor.
 enum err mdl__forward_stage(struct mdl_forward *f, struct mdl__account *a);

@@ -35,7 +35,11 @@ static const struct mdl_layer *layer(const struct mdl_forward *f) {
 
 static void next(struct mdl_forward *f) {
     f->at.stage++;
-    f->at.done = 0;
+    f->at.done = f->at.row = 0;
+}
+
+static bool stage_begins(const struct mdl_forward *f) {
+    return !f->at.done && !f->at.row;
 }
 
 static void spend(struct mdl_forward *f, struct mdl__account *a, double bytes, double flops) {
@@ -58,8 +62,8 @@ static int32_t cut(const struct mdl_forward *f, const struct mdl__account *a, in
     return units < n ? units : n;
 }
 
-// Records columns of the product from at.done on, as many as the budget allows, in the one part
-// where at.done falls.
+// Records columns of the block of rows in hand from at.done on, as many as the budget allows, in the
+// one part where at.done falls.
 static enum err product_piece(struct mdl_forward *f, struct mdl__account *a,
                               const struct product *p) {
     int part = 0;
@@ -71,17 +75,20 @@ static enum err product_piece(struct mdl_forward *f, struct mdl__account *a,
     int32_t n = p->m->part_n[part] / fused;
     int32_t begin = f->at.done - offset;
     double bytes = (double)f->ops->weight_bytes(w) / n;
-    double flops = 2.0 * p->m->k * p->rows * fused;
+    double flops = 2.0 * p->m->k * f->at.block * fused;
     double column = bytes * NS_PER_BYTE + flops * NS_PER_FLOP;
     int32_t count = cut(f, a, n - begin, column * (n - begin), CUT_COLUMNS);
+    bool q8 = f->ops->weight_form(w) == KN_FORM_Q8;
+    size_t row = (size_t)f->at.row, plain = f->plain_bytes;
     struct kn_gemm g = {
         .w = w,
-        .x = f->ops->weight_form(w) == KN_FORM_Q8 ? p->xq : p->x,
+        .x = q8 ? p->xq + row * f->ops->form_row_bytes(KN_FORM_Q8, p->m->k)
+                : p->x + row * (size_t)p->ldx * plain,
         .ldx = p->ldx,
-        .y = p->y + (size_t)offset * f->plain_bytes,
+        .y = p->y + (row * (size_t)p->ldy + (size_t)offset) * plain,
         .ldy = p->ldy,
         .bias = p->bias ? p->bias + (size_t)offset * sizeof(float) : 0,
-        .rows = p->rows,
+        .rows = f->at.block,
         .n_begin = begin,
         .n_end = begin + count,
         .epilogue = p->epilogue,
@@ -91,15 +98,23 @@ static enum err product_piece(struct mdl_forward *f, struct mdl__account *a,
     return f->ops->gemm(f->q, &g);
 }
 
-// True in *all once every column is recorded.
+// True in *all once every row and column is recorded.
 static enum err product(struct mdl_forward *f, struct mdl__account *a, const struct product *p,
                         bool *all) {
     int32_t n = p->epilogue == KN_GEMM_SWIGLU ? p->m->n / 2 : p->m->n;
-    enum err e;
-    do
+    enum err e = ERR_OK;
+    while (!e && f->at.row < p->rows && a->spent < a->budget) {
+        if (!f->at.done) {
+            int32_t rest = p->rows - f->at.row;
+            f->at.block = mdl__sliced(a) && rest > f->cut_rows ? f->cut_rows : rest;
+        }
         e = product_piece(f, a, p);
-    while (!e && f->at.done < n && a->spent < a->budget);
-    *all = f->at.done >= n;
+        if (f->at.done == n) {
+            f->at.row += f->at.block;
+            f->at.done = 0;
+        }
+    }
+    *all = f->at.row >= p->rows;
     return e;
 }
 
@@ -205,7 +220,7 @@ static kn_addr attn_at(const struct mdl_forward *f, int64_t *ld) {
 
 // qkv[T, Q] = xn Wqkvᵀ (+ bias)
 static enum err stage_qkv(struct mdl_forward *f, struct mdl__account *a) {
-    if (!f->at.done)
+    if (stage_begins(f))
         f->taped[MDL_TAPE_QKV] = place(f, MDL_TAPE_QKV, layer(f)->qkv.n);
     struct product p = {.m = &layer(f)->qkv,
                         .x = f->spare,
@@ -248,7 +263,7 @@ static bool prunes(const struct mdl_forward *f) {
 static enum err stage_attn(struct mdl_forward *f, struct mdl__account *a) {
     const struct mdl_config *c = &f->w->config;
     const struct mdl_matrix *o = &layer(f)->o;
-    if (!f->at.done)
+    if (stage_begins(f))
         f->taped[MDL_TAPE_ATTN_OUT] = place(f, MDL_TAPE_ATTN_OUT, o->k);
     double flops = f->attn_work / f->at.rows * 4.0 * o->k;
     int32_t rest = f->at.rows - f->at.done;
@@ -333,7 +348,7 @@ static kn_addr act_at(const struct mdl_forward *f, int64_t *ld) {
 // act[R, I] = silu(xn Wgateᵀ) * (xn Wupᵀ), or gate | up [R, 2 I] apart
 static enum err stage_gate_up(struct mdl_forward *f, struct mdl__account *a) {
     const struct mdl_matrix *m = &layer(f)->gate_up;
-    if (!f->at.done)
+    if (stage_begins(f))
         f->taped[MDL_TAPE_GATE_UP] = place(f, MDL_TAPE_GATE_UP, m->n);
     kn_addr taped = f->taped[MDL_TAPE_GATE_UP];
     struct product p = {.m = m,

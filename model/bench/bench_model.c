@@ -19,10 +19,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_REPS = 100, BATCH_STEPS = 16, MAX_TOKENS = 4096, MAX_STREAMS = 256 };
+enum {
+    MAX_REPS = 100,
+    BATCH_STEPS = 16,
+    MAX_TOKENS = 4096,
+    MAX_STREAMS = 256,
+    MAX_SLICES = 1 << 20
+};
 
 struct options {
-    int64_t prompt, generate, streams, context, reps, threads;
+    int64_t prompt, generate, streams, context, reps, threads, slice_us;
     const char *isa, *only;
     bool json, profile, keep_all;
 };
@@ -45,6 +51,8 @@ struct bench {
     int32_t ids[MAX_TOKENS], pos[MAX_TOKENS];
     int32_t seq_start[MAX_STREAMS + 1], kv_len[MAX_STREAMS], *table;
     struct mdl_want want[MAX_STREAMS];
+    double slices[MAX_SLICES]; // ms, with --slice-us
+    int n_slices;
 };
 
 struct work {
@@ -67,10 +75,16 @@ static void die_text(const char *text) {
 
 static void run_batch(struct bench *b) {
     struct err_info info = {.code = ERR_OK};
-    bool done;
-    if (mdl_forward_begin(b->forward, &b->batch, &b->kv, NULL, NULL, &info) ||
-        mdl_forward_run(b->forward, INT64_MAX, &done, &info))
+    bool done = false;
+    if (mdl_forward_begin(b->forward, &b->batch, &b->kv, NULL, NULL, &info))
         die(&info);
+    while (!done) {
+        int64_t start = clock_mono_ns(&clock_system), slice = b->o.slice_us * 1000;
+        if (mdl_forward_run(b->forward, slice ? start + slice : INT64_MAX, &done, &info))
+            die(&info);
+        if (slice && b->n_slices < MAX_SLICES)
+            b->slices[b->n_slices++] = (double)(clock_mono_ns(&clock_system) - start) * 1e-6;
+    }
 }
 
 static void set_want(struct bench *b, int32_t i, int32_t row, int32_t pos) {
@@ -241,6 +255,16 @@ static void measure(struct bench *b, const struct work *k) {
     print_result(b, k, tps, of_read, of_peak, n, dropped);
 }
 
+static void print_slices(struct bench *b) {
+    int n = b->n_slices;
+    if (!n)
+        return;
+    double mid = median(b->slices, n);
+    printf("%d slices of %.3f ms: median %.3f, p99 %.3f, longest %.3f ms\n", n,
+           (double)b->o.slice_us * 1e-3, mid, b->slices[(int)(0.99 * n)], b->slices[n - 1]);
+    b->n_slices = 0;
+}
+
 static bool wanted(const struct bench *b, const char *what) {
     return !b->o.only || strcmp(b->o.only, what) == 0;
 }
@@ -251,7 +275,9 @@ static void bench(struct bench *b, const char *what, struct work k) {
     if (strcmp(what, "streams") == 0)
         fill_streams(b);
     if (!b->o.profile) {
+        b->n_slices = 0;
         measure(b, &k);
+        print_slices(b);
         return;
     }
     k.run(b);
@@ -349,6 +375,8 @@ static const struct opt_def defs[] = {
     {OPT_INT, "reps", offsetof(struct options, reps), "N", "7", 1, MAX_REPS, NULL, "rounds", false},
     {OPT_INT, "threads", offsetof(struct options, threads), "N", "0", 0, 256, NULL,
      "0: as the server", false},
+    {OPT_INT, "slice-us", offsetof(struct options, slice_us), "N", "0", 0, 1e6, NULL,
+     "run with a deadline this far away, again and again", false},
     {OPT_STRING, "isa", offsetof(struct options, isa), "NAME", NULL, 0, 0, NULL,
      "avx512, avx2 or portable", false},
     {OPT_ENUM, "only", offsetof(struct options, only), "WHAT", NULL, 0, 0,
