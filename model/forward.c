@@ -19,18 +19,20 @@ enum {
     BUFFER_ALIGN = 4096, // bytes
 };
 
+// Rows that lie a multiple of 1 KiB apart would share few sets of the caches.
 static int64_t padded_row(int64_t n) {
-    return (n + ROW_ALIGN - 1) / ROW_ALIGN * ROW_ALIGN;
+    n = (n + ROW_ALIGN - 1) / ROW_ALIGN * ROW_ALIGN;
+    return n % 256 ? n : n + ROW_ALIGN;
 }
 
-// Hands out `bytes` at *used; the sum is checked once, by the last call's saturation.
+// Hands out rows * row_bytes at *used, which sticks at SIZE_MAX when the sum overflows.
 static size_t take(size_t *used, size_t rows, size_t row_bytes) {
-    size_t at = *used, bytes;
-    if (!mem_mul(rows, row_bytes, &bytes) || !mem_add(at, bytes, used) ||
-        !mem_add(*used, BUFFER_ALIGN - 1, used))
+    size_t at = *used, bytes, end;
+    if (!mem_mul(rows, row_bytes, &bytes) || !mem_add(at, bytes, &end) ||
+        !mem_add(end, BUFFER_ALIGN - 1, &end))
         *used = SIZE_MAX;
     else
-        *used &= ~(size_t)(BUFFER_ALIGN - 1);
+        *used = end & ~(size_t)(BUFFER_ALIGN - 1);
     return at;
 }
 
@@ -105,7 +107,7 @@ static enum err alloc_host(struct mdl_forward *f) {
 
 static enum err alloc_device(struct mdl_forward *f) {
     f->workspace_bytes = lay_out(f);
-    if (f->workspace_bytes >= SIZE_MAX - BUFFER_ALIGN)
+    if (f->workspace_bytes == SIZE_MAX)
         return ERR_NOMEM;
     enum err e = f->ops->alloc(f->w->device, f->workspace_bytes, &f->workspace);
     if (e)

@@ -209,6 +209,15 @@ static void test_sampler_parameters(void **state) {
 
     size_t before = mdl_forward_bytes(x.forward);
     b.want[3].params.n_counts = MANY;
+    struct err_info info;
+    bool done;
+    for (uint64_t n = 1; n <= 2; n++) { // the host's part, the device's
+        mem_fail_after(n, false);
+        assert_int_equal(mdl_forward_begin(x.forward, &b.b, &x.kv, NULL, NULL, &info), ERR_NOMEM);
+        mem_fail_after(0, false);
+        assert_int_equal(mdl_forward_run(x.forward, INT64_MAX, &done, &info), ERR_INVALID);
+        assert_int_equal(mdl_forward_bytes(x.forward), before);
+    }
     fx_run(&x, &b, NULL, NULL);
     assert_true(mdl_forward_bytes(x.forward) > before);
     assert_int_equal(mdl_forward_samples(x.forward)[1].token, 37);
