@@ -81,6 +81,27 @@ static void test_chunks(void **state) {
     each_model(chunks);
 }
 
+// The sample at index 2N - 3 of the step before, taken on the device.
+static void later_slices_feed_the_next_step(struct fx *x, const int32_t *ids, int32_t token) {
+    size_t bytes = (size_t)x->vocab * sizeof(float);
+    int32_t one[2] = {~(2 * N - 3), ids[0]};
+    float *kept = mem_alloc(bytes);
+    struct fx_batch b;
+    struct fx_seq s;
+    assert_non_null(kept);
+    for (int i = 0; i < 2; i++) {
+        fx_seq_init(&s, one, 1, 120);
+        fx_batch_init(&b);
+        fx_batch_add(&b, &s, 1, FX_LAST, false);
+        fx_run(x, &b, NULL, NULL);
+        if (i)
+            assert_memory_equal(kept, x->logits, bytes);
+        memcpy(kept, x->logits, bytes);
+        one[0] = token;
+    }
+    mem_free(kept);
+}
+
 // Only the last row, no row, some rows in any order and twice, more rows than one slice of logits.
 static void wants(struct fx *x, struct plain *p) {
     struct fx_batch b;
@@ -110,11 +131,17 @@ static void wants(struct fx *x, struct plain *p) {
     fx_batch_add(&b, &s, N, FX_ALL, false);
     for (int32_t i = 0; i < N; i++) { // more wants than rows, each row twice
         b.want[b.b.n_want] = b.want[i];
+        b.want[b.b.n_want].params.target = i; // scored, in every slice of logits
         b.b.n_want++;
     }
     fx_run(x, &b, NULL, NULL);
-    for (int32_t i = 0; i < 2 * N; i++)
+    const struct kn_sample_out *o = mdl_forward_samples(x->forward);
+    for (int32_t i = 0; i < 2 * N; i++) {
+        const float *row = p->logits + (size_t)(i % N) * (size_t)x->vocab;
         assert_row(x, i, p, i % N);
+        assert_int_equal(o[i].token, i < N ? argmax(row, x->vocab) : i - N);
+    }
+    later_slices_feed_the_next_step(x, p->ids, o[2 * N - 3].token);
 }
 
 static void test_wants(void **state) {
@@ -312,6 +339,11 @@ static void hooks(struct fx *x, struct plain *p) {
     fx_run(x, &b, &m, NULL);
     assert_int_equal(h.slots[0], -1);
     assert_int_equal(h.slots[1], 3);
+    h.calls[0] = h.calls[1] = h.calls[2] = h.calls[3] = 0;
+    b.b.slot = NULL;
+    fx_run(x, &b, &m, NULL);
+    assert_int_equal(h.slots[0], -1);
+    assert_int_equal(h.slots[1], -1);
     for (int i = 0; i < 20; i++)
         assert_row(x, i, p, i);
     for (int i = 0; i < 10; i++)
