@@ -138,6 +138,33 @@ static void check_pieces(struct kn_fixture *f, struct kn_rng *r, const struct kn
     mem_free(y);
 }
 
+// A range of columns makes these and leaves all others alone.
+static void check_range(struct kn_fixture *f, struct kn_rng *r, const struct kn_weight *w,
+                        const struct input *in, int32_t n, int64_t ldy, kn_addr bias,
+                        const float *whole) {
+    float *y = guarded((size_t)in->rows * (size_t)ldy);
+    int32_t begin = kn_rng_below(r, n) / 32 * 32, end = begin + 32 * (1 + kn_rng_below(r, 3));
+    end = end < n ? end : n;
+    struct kn_gemm p = {.w = w,
+                        .x = in->x,
+                        .ldx = in->ldx,
+                        .y = (kn_addr)(y + GUARD),
+                        .ldy = ldy,
+                        .bias = bias,
+                        .rows = in->rows,
+                        .n_begin = begin,
+                        .n_end = end};
+    assert_int_equal(f->ops->gemm(f->q, &p), ERR_OK);
+    kn_test_wait(f);
+    check_guards(y, in->rows, n, ldy);
+    for (int32_t i = 0; i < in->rows; i++)
+        for (int32_t c = 0; c < n; c++) {
+            size_t at = (size_t)(GUARD + i * ldy + c);
+            kn_assert_same(&y[at], c >= begin && c < end ? &whole[at] : &guard_value, 4);
+        }
+    mem_free(y);
+}
+
 static void check_values(const float *y, const struct input *in, const struct test_matrix *parts,
                          int n_parts, int64_t ldy) {
     enum { MOST = 1200 };
@@ -171,6 +198,7 @@ static void check_stack(struct kn_fixture *f, struct kn_rng *r, const struct tes
     check_guards(y, rows, n, ldy);
     check_values(y, &in, parts, n_parts, ldy);
     check_pieces(f, r, w, &in, n, ldy, 0, y);
+    check_range(f, r, w, &in, n, ldy, 0, y);
     mem_free(y);
     mem_free(in.value);
     f->ops->weight_destroy(w);
@@ -200,6 +228,22 @@ static void test_values_and_pieces(void **state) {
                 }
                 kn_fixture_close(&f);
             }
+}
+
+// So many columns that they are done in several goes, for blocks of rows.
+static void test_many_columns(void **state) {
+    (void)state;
+    for (const char *const *level = kn_test_levels(); *level; level++)
+        for (int t = 0; t < N_TYPES; t++) {
+            struct kn_rng r = {(uint64_t)t + 50};
+            struct kn_fixture f;
+            kn_fixture_open(&f, *level, 2);
+            struct test_matrix m = test_matrix_make(&r, all_types[t], 40, 3104);
+            check_stack(&f, &r, &m, 1, 200);
+            check_stack(&f, &r, &m, 1, 5);
+            test_matrix_free(&m);
+            kn_fixture_close(&f);
+        }
 }
 
 static void test_odd_columns(void **state) {
@@ -328,6 +372,8 @@ static void check_swiglu(struct kn_fixture *f, struct kn_rng *r, enum kn_dtype t
     if (!with_bias)
         check_values(both, &in, m, 2, ld);
     check_pieces(f, r, w, &in, 2 * ff, ld, bias, both);
+    for (int i = 0; i < 4; i++)
+        check_range(f, r, w, &in, 2 * ff, ld, bias, both);
     float *want = guarded((size_t)rows * (size_t)ldy);
     struct kn_swiglu s = {.x = (kn_addr)(both + GUARD),
                           .ldx = ld,
@@ -421,6 +467,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_values_and_pieces),
         cmocka_unit_test(test_odd_columns),
+        cmocka_unit_test(test_many_columns),
         cmocka_unit_test(test_stacks),
         cmocka_unit_test(test_threads_agree),
         cmocka_unit_test(test_bias_and_add),
