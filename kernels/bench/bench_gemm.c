@@ -20,7 +20,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_REPS = 200, LAYERS = 30, SHAPE_BYTES = 160 << 20, MAX_WEIGHTS = 4096 };
+enum {
+    MAX_STEPS = 20000,
+    MAX_REPS = 200,
+    LAYERS = 30,
+    SHAPE_BYTES = 160 << 20,
+    MAX_WEIGHTS = 4096
+};
 
 struct shape {
     int64_t n, k;
@@ -301,22 +307,25 @@ static void bench_sustain(struct bench *b, enum kn_dtype t) {
             add_weight(b, t, &layer_shapes[i]);
     add_weight(b, t, &head_shape);
     int32_t rows = b->only_rows ? b->only_rows : 1;
+    static double time[MAX_STEPS];
     int64_t start = limits_now_ns(b->limits), now = start;
-    int64_t slowest = 0;
     int steps = 0;
-    for (; now - start < 2000000000; steps++) {
+    for (; now - start < 2000000000 && steps < MAX_STEPS; steps++) {
         for (int i = 0; i < b->n_weights; i++) {
             record_small(b, i, rows);
             record_product(b, i, rows);
         }
         (void)b->ops->queue_wait(b->q, NULL);
         int64_t end = limits_now_ns(b->limits);
-        slowest = end - now > slowest ? end - now : slowest;
+        time[steps] = (double)(end - now) * 1e-6;
         now = end;
     }
     double s = (double)(now - start) * 1e-9;
-    printf("%-5s sustain M=%-4d %.1f steps/s, mean %.3f ms, slowest %.1f ms\n", kn_dtype_name(t),
-           rows, steps / s, s * 1e3 / steps, (double)slowest * 1e-6);
+    double p50 = median(time, steps); // sorts
+    printf("%-5s sustain M=%-4d %.1f steps/s, mean %.3f ms, p1 %.3f, p50 %.3f, p90 %.3f, p99 %.3f, "
+           "slowest %.3f\n",
+           kn_dtype_name(t), rows, steps / s, s * 1e3 / steps, time[steps / 100], p50,
+           time[steps * 9 / 10], time[steps * 99 / 100], time[steps - 1]);
     drop_weights(b);
 }
 
