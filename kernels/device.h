@@ -85,9 +85,9 @@ enum kn_epilogue {
     KN_GEMM_SWIGLU, // y[n/2] = silu(x gateᵀ) * (x upᵀ); weight made with KN_STACK_GATE_UP
 };
 
-// y[rows, n] = epilogue(x[rows, k] * W[n, k]ᵀ + bias). ld in elements. `form` must be what
-// weight_form(w) says. n_begin, n_end: columns of y to make, multiples of 32 or y's width; 0, 0 =
-// all. With STORE or ADD a GATE_UP weight makes y = [gate | up]; bias is in that order, too.
+// y[rows, n] = epilogue(x[rows, k] * W[n, k]ᵀ + bias), x in the form that weight_form(w) says. ld in
+// elements. n_begin, n_end: columns of y to make, multiples of 32 or y's width; 0, 0 = all. With
+// STORE or ADD a GATE_UP weight makes y = [gate | up]; bias is in that order, too.
 struct kn_gemm {
     const struct kn_weight *w;
     kn_addr x;

@@ -92,7 +92,16 @@ void cpu_close(struct kn_device *d) {
 void cpu_info(const struct kn_device *d, struct kn_device_info *out) {
     memset(out, 0, sizeof *out);
     snprintf(out->backend, sizeof out->backend, "cpu");
-    snprintf(out->kernel_set, sizeof out->kernel_set, "cpu-%s-%s", d->isa->name, GRAFT_VERSION);
+    // Compilers may round alike, but nobody promises that.
+#if defined(__clang__)
+    const char *compiler = "clang";
+    int major = __clang_major__;
+#else
+    const char *compiler = "gcc";
+    int major = __GNUC__;
+#endif
+    snprintf(out->kernel_set, sizeof out->kernel_set, "cpu-%s-%s-%s%d", d->isa->name, GRAFT_VERSION,
+             compiler, major);
     out->threads = d->threads;
     out->memory_bytes = d->cpus.memory;
 }
