@@ -51,8 +51,8 @@ class Peer:
     def llama_streams(self):
         best = 0.0
         for fa in ("off", "on"):
-            out = run([os.path.join(self.args.llama, "llama-batched-bench"), "-m", self.model, "-c", "8192", "-b", "2048",
-                       "-ub", "512", "-npp", "128", "-ntg", "32", "-npl", "32", "-t", str(self.args.threads), "-fa", fa,
+            out = run([os.path.join(self.args.llama, "llama-batched-bench"), "-m", self.model, "-c", "4096", "-b", "2048",
+                       "-ub", "512", "-npp", "32", "-ntg", "16", "-npl", "32", "-t", str(self.args.threads), "-fa", fa,
                        "--output-format", "jsonl"])
             best = max(best, max(line["speed_tg"] for line in json_lines(out)))
         return best
@@ -61,7 +61,7 @@ class Peer:
         return [
             ("decode, 1 stream", lambda: self.graft("generate", ["--generate", "64"]), lambda: self.llama_bench(0, 64)),
             ("prefill of 512", lambda: self.graft("prompt", []), lambda: self.llama_bench(512, 0)),
-            ("decode, 32 streams", lambda: self.graft("streams", []), self.llama_streams),
+            ("decode, 32 streams", lambda: self.graft("streams", ["--context", "32"]), self.llama_streams),
         ]
 
 

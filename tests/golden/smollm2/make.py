@@ -4,10 +4,11 @@
 
     make.py golden.json FILE.gguf [FILE.gguf ...]
 
-For each file, keyed by the type of its first layer's down projection: the mean negative
-log-likelihood of passage.txt (public domain: the Constitution of the United States, 1787; Darwin,
-On the Origin of Species, 1859) and greedy continuations of a few prompts, with the gap between the
-best and the second logit at each step. Token ids are stored, so that the test needs no tokenizer.
+For each file, keyed by the type of its first layer's down projection: the negative log-likelihood
+of passage.txt (public domain: the Constitution of the United States, 1787, with its
+amendments; the Declaration of Independence, 1776; Darwin, On the Origin of Species, 1859), window by window,
+and greedy continuations of a few prompts, with the gap between the best and the second logit at
+each step. Token ids are stored, so that the test needs no tokenizer.
 The files are SmolLM2-135M-Instruct's Q4_1 and what scripts/convert-model.py makes of it.
 Needs torch, transformers, gguf.
 """
@@ -21,6 +22,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 STEPS = 24
+WINDOW = 1024  # tokens; each window starts anew
 PROMPTS = [
     "The capital of France is",
     "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n",
@@ -48,10 +50,11 @@ def greedy(model, ids):
 
 
 @torch.inference_mode()
-def mean_nll(model, ids):
+def nll(model, ids):
+    """Sum over all tokens but the first."""
     logits = model(torch.tensor([ids])).logits[0].double()
     logp = torch.log_softmax(logits[:-1], dim=-1)
-    return float(-logp[torch.arange(len(ids) - 1), torch.tensor(ids[1:])].mean())
+    return float(-logp[torch.arange(len(ids) - 1), torch.tensor(ids[1:])].sum())
 
 
 def main():
@@ -64,13 +67,14 @@ def main():
         model.eval()
         with open(os.path.join(HERE, "passage.txt"), encoding="utf-8") as f:
             passage = tok(f.read(), add_special_tokens=False).input_ids
-        golden["passage"] = passage
+        windows = [passage[i:i + WINDOW] for i in range(0, len(passage), WINDOW)]
+        golden["windows"] = windows
         prompts = [tok(p, add_special_tokens=False).input_ids for p in PROMPTS]
         golden["types"][weight_type(path)] = {
-            "mean_nll": mean_nll(model, passage),
+            "nll": [nll(model, w) for w in windows],
             "prompts": [greedy(model, p) for p in prompts],
         }
-        print(name, len(passage), golden["types"][weight_type(path)]["mean_nll"])
+        print(name, len(passage), sum(golden["types"][weight_type(path)]["nll"]), flush=True)
     with open(target, "w", encoding="utf-8") as f:
         json.dump(golden, f, separators=(",", ":"))
         f.write("\n")
