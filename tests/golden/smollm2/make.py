@@ -5,10 +5,10 @@
     make.py golden.json FILE.gguf [FILE.gguf ...]
 
 For each file, keyed by the type of its first layer's down projection: the negative log-likelihood
-of passage.txt (public domain: the Constitution of the United States, 1787, with its
-amendments; the Declaration of Independence, 1776; Darwin, On the Origin of Species, 1859), window by window,
-and greedy continuations of a few prompts, with the gap between the best and the second logit at
-each step. Token ids are stored, so that the test needs no tokenizer.
+of passage.txt, window by window, and greedy continuations of a few prompts, with the gap between
+the best and the second logit at each step. Token ids are stored, so that the test needs no
+tokenizer. The passage is in the public domain: the Constitution of the United States, 1787, with
+its amendments; the Declaration of Independence, 1776; Darwin, On the Origin of Species, 1859.
 The files are SmolLM2-135M-Instruct's Q4_1 and what scripts/convert-model.py makes of it.
 Needs torch, transformers, gguf.
 """
