@@ -37,7 +37,7 @@ static const struct opt_def defs[] = {
      "A step in which sequences decode may take this many times longer because of prompts.", false},
     {OPT_INT, "threads", AT(threads), "N", "0", 0, 256, NULL,
      "Compute threads. 0: the CPUs that affinity and the cgroup allow.", false},
-    {OPT_ENUM, "isa", AT(isa), NULL, "auto", 0, 0, "auto|avx512|avx2|portable",
+    {OPT_ENUM, "isa", AT(isa), NULL, "auto", 0, 0, "auto|avx512bf16|avx512|avx2|portable",
      "Instruction set of the CPU kernels.", false},
     HEADING("Listener"),
     {OPT_STRING, "host", AT(host), "ADDR", "127.0.0.1", 0, 0, NULL, "Address to listen on.", false},

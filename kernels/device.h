@@ -30,7 +30,7 @@ struct kn_weight; // resident matrix in the device's own layout; immutable, shar
 
 struct kn_device_config {
     int threads;     // CPU: 0 = smaller of affinity and cgroup limit
-    const char *isa; // CPU: NULL = best of "avx512", "avx2", "portable"
+    const char *isa; // CPU: NULL = best of "avx512bf16", "avx512", "avx2", "portable"
     bool pin;        // CPU: keep the pool on the process's CPUs
 };
 

@@ -123,9 +123,10 @@ __attribute__((target("avx2"))) static void read_avx2(const char *p, size_t n) {
     __asm__ volatile("" ::"x"(a));
 }
 
+static const struct level avx512bf16 = {"avx512bf16", read_avx512, fma_avx512, dot_avx512, 32, 128};
 static const struct level avx512 = {"avx512", read_avx512, fma_avx512, dot_avx512, 32, 128};
 static const struct level avx2 = {"avx2", read_avx2, fma_avx2, dot_avx2, 16, 64};
-static const struct level *const levels[] = {&avx512, &avx2, &portable};
+static const struct level *const levels[] = {&avx512bf16, &avx512, &avx2, &portable};
 #else
 static const struct level *const levels[] = {&portable};
 #endif

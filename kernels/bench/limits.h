@@ -14,7 +14,7 @@ enum limit {
 };
 
 struct limits;
-// isa: "avx512", "avx2" or "portable"; the latter has no dot limit and a rough FMA limit.
+// isa: "avx512bf16", "avx512", "avx2" or "portable"; the latter has no dot limit and a rough FMA limit.
 // cpu_time: count the process's CPU time instead of the clock's, which only makes sense with one
 // thread: it hides most of what other processes do to the machine.
 enum err limits_create(struct limits **out, const char *isa, int threads, bool cpu_time);

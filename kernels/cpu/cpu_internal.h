@@ -9,7 +9,7 @@
 // changes nothing that others see. The next command starts when all who came have returned. What a
 // chunk computes never depends on who computes it or on how many threads there are.
 //
-// Each `.c` under isa/ is compiled once per ISA level with KN_ISA set to avx512, avx2 or portable;
+// Each `.c` under isa/ is compiled once per ISA level with KN_ISA set to avx512bf16, avx512, avx2 or portable;
 // ISA(x) of isa/isa.h gives a function its suffix. 16-lane vectors come from isa/vec.h.
 #pragma once
 #include "kernels/device.h"
@@ -108,7 +108,7 @@ struct cpu_isa {
     // isa/rows.c, for weights: quantise one row of k (multiple of 32) values
     void (*quantize_row)(const float *x, int32_t k, struct cpu_q8_block *out);
 };
-extern const struct cpu_isa cpu_isa_avx512, cpu_isa_avx2, cpu_isa_portable;
+extern const struct cpu_isa cpu_isa_avx512bf16, cpu_isa_avx512, cpu_isa_avx2, cpu_isa_portable;
 
 const struct cpu_isa *cpu_device_isa(const struct kn_device *d);
 

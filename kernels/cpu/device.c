@@ -9,7 +9,8 @@
 enum { MAP_FROM_BYTES = 1 << 20, CACHE_LINE = 64 };
 
 #if defined(KN_CPU_X86)
-static const struct cpu_isa *const levels[] = {&cpu_isa_avx512, &cpu_isa_avx2, &cpu_isa_portable};
+static const struct cpu_isa *const levels[] = {&cpu_isa_avx512bf16, &cpu_isa_avx512, &cpu_isa_avx2,
+                                               &cpu_isa_portable};
 #else
 static const struct cpu_isa *const levels[] = {&cpu_isa_portable};
 #endif
@@ -27,8 +28,9 @@ static enum err choose_isa(const char *name, const struct cpu_isa **out, struct 
             return err_set(info, ERR_UNSUPPORTED, "isa", "this CPU cannot run the ISA level '%s'",
                            name);
     }
-    return err_set(info, ERR_INVALID, "isa",
-                   "no ISA level '%s' in this build; there is avx512, avx2 and portable", name);
+    return err_set(
+        info, ERR_INVALID, "isa",
+        "no ISA level '%s' in this build; there is avx512bf16, avx512, avx2 and portable", name);
 }
 
 static enum err make_pool(struct kn_device *d, bool pin, struct err_info *info) {

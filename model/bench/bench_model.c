@@ -378,7 +378,7 @@ static const struct opt_def defs[] = {
     {OPT_INT, "slice-us", offsetof(struct options, slice_us), "N", "0", 0, 1e6, NULL,
      "run with a deadline this far away, again and again", false},
     {OPT_STRING, "isa", offsetof(struct options, isa), "NAME", NULL, 0, 0, NULL,
-     "avx512, avx2 or portable", false},
+     "avx512bf16, avx512, avx2 or portable", false},
     {OPT_ENUM, "only", offsetof(struct options, only), "WHAT", NULL, 0, 0,
      "prompt|generate|streams", "one of the three", false},
     {OPT_FLAG, "keep-all", offsetof(struct options, keep_all), NULL, NULL, 0, 0, NULL,

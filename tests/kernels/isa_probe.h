@@ -69,4 +69,5 @@ enum {
 enum { PROBE_SUM, PROBE_HMAX };
 enum { PROBE_MAND, PROBE_MOR, PROBE_MNOT, PROBE_FIRST };
 
-extern const struct isa_probe isa_probe_avx512, isa_probe_avx2, isa_probe_portable;
+extern const struct isa_probe isa_probe_avx512bf16, isa_probe_avx512, isa_probe_avx2,
+    isa_probe_portable;

@@ -7,6 +7,7 @@
 const char *const *kn_test_levels(void) {
     static const char *const all[] = {
 #if defined(KN_CPU_X86)
+        "avx512bf16",
         "avx512",
         "avx2",
 #endif

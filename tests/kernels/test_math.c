@@ -9,6 +9,7 @@
 static void for_levels(void (*fn)(const struct isa_probe *p)) {
     static const struct isa_probe *const all[] = {
 #if defined(KN_CPU_X86)
+        &isa_probe_avx512bf16,
         &isa_probe_avx512,
         &isa_probe_avx2,
 #endif

@@ -116,7 +116,7 @@ static void test_golden(void **state) {
         "f32.gguf",   "f16.gguf",    "bf16.gguf", "q8_0.gguf", "q4_0.gguf", "q4_1.gguf",
         "mixed.gguf", "llama3.gguf", "hf-f32",    "hf-f16",    "hf-llama3",
     };
-    static const char *const isas[] = {"avx512", "avx2", "portable"};
+    static const char *const isas[] = {"avx512bf16", "avx512", "avx2", "portable"};
     for (size_t j = 0; j < sizeof isas / sizeof *isas; j++) {
         struct kn_device_config cfg = {.threads = 1, .isa = isas[j]};
         struct kn_device *d;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What every file under isa/ starts with: the ISA level's name as a suffix, and the functions that
 // exist once per level and are named by its table (table.c). KN_ISA and one of KN_ISA_AVX512,
-// KN_ISA_AVX2, KN_ISA_PORTABLE come from the build.
+// KN_ISA_AVX2, KN_ISA_PORTABLE come from the build; avx512bf16 sets KN_ISA_AVX512BF16 beside
+// KN_ISA_AVX512.
 #pragma once
 #include "kernels/cpu/cpu_internal.h"
 
