@@ -9,6 +9,13 @@ typedef uintptr_t kn_addr; // opaque device address; 0: none. Byte offsets may b
 
 enum { KN_KV_BLOCK = 16 }; // positions in one KV block
 
+// Geometry of the paged KV cache. One block holds KN_KV_BLOCK positions of all layers in one
+// contiguous range, bf16; how K and V lie inside is the backend's own. Block b starts at pool + b *
+// block_bytes.
+struct kn_kv_shape {
+    int32_t layers, kv_heads, head_dim;
+};
+
 struct kn_batch {
     int32_t n_tokens, n_seqs, n_out; // n_out: positions that want logits
     kn_addr header;                  // i32 [4]: n_tokens, n_seqs, n_out, 0

@@ -18,8 +18,10 @@
 #pragma once
 #include "base/err.h"
 #include "kernels/batch.h"
+#include "kernels/lora.h"
 #include "kernels/sample.h"
 #include "kernels/tensor.h"
+#include "kernels/train.h"
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -171,13 +173,6 @@ struct kn_rope_table {
     kn_addr table;
 };
 
-// Geometry of the paged KV cache. One block holds KN_KV_BLOCK positions of all layers in one
-// contiguous range, bf16; how K and V lie inside is the backend's own. Block b starts at pool + b *
-// block_bytes.
-struct kn_kv_shape {
-    int32_t layers, kv_heads, head_dim;
-};
-
 // qkv[rows, (heads + 2 * kv_heads) * head_dim]: rotates q (in place) and k in the half-split
 // convention, optionally after a per-head RMS norm (Qwen3), and writes k and v, rounded to bf16,
 // into the cache.
@@ -265,6 +260,28 @@ struct kn_ops {
     enum err (*kv_copy)(struct kn_queue *q, const struct kn_kv_copy *p);
     enum err (*sample)(struct kn_queue *q, const struct kn_sample *p);
 
+    // Adapters (kernels/lora.h). rows, cols: [r, k] for A, [n, r] for B.
+    size_t (*lora_bytes)(enum kn_lora_side side, int32_t rows, int32_t cols);
+    void (*lora_pack)(enum kn_lora_side side, int32_t rows, int32_t cols, const float *src,
+                      void *dst); // host memory to what `upload` brings to the device
+    void (*lora_unpack)(enum kn_lora_side side, int32_t rows, int32_t cols, const void *src,
+                        float *dst); // what `download` brought
+    enum err (*lora)(struct kn_queue *q, const struct kn_lora *p);
+    enum err (*lora_shrink_back)(struct kn_queue *q, const struct kn_lora_shrink_back *p);
+    enum err (*lora_dx)(struct kn_queue *q, const struct kn_lora_dx *p);
+    enum err (*lora_grad)(struct kn_queue *q, const struct kn_lora_grad *p);
+
+    // Training (kernels/train.h).
+    enum err (*xent)(struct kn_queue *q, const struct kn_xent *p);
+    enum err (*rmsnorm_back)(struct kn_queue *q, const struct kn_rmsnorm_back *p);
+    enum err (*swiglu_back)(struct kn_queue *q, const struct kn_swiglu_back *p);
+    enum err (*attn_back)(struct kn_queue *q, const struct kn_attn_back *p);
+    enum err (*rope_back)(struct kn_queue *q, const struct kn_rope_back *p);
+    enum err (*scatter)(struct kn_queue *q, const struct kn_scatter *p);
+    enum err (*grad_add)(struct kn_queue *q, const struct kn_grad_add *p);
+    enum err (*sumsq)(struct kn_queue *q, const struct kn_sumsq *p);
+    enum err (*adamw)(struct kn_queue *q, const struct kn_adamw *p);
+
     // Collectives over ranks; NULL where only world = 1 works.
     enum err (*all_reduce)(struct kn_queue *q, kn_addr x, size_t n);
 };
@@ -275,6 +292,8 @@ enum kn_need { // operations a caller cannot do without
     KN_NEED_SERVE = 1,
     KN_NEED_BACKWARD = 2, // gemm_t
     KN_NEED_SHARDED = 4,  // all_reduce
+    KN_NEED_LORA = 8,     // adapters in serving
+    KN_NEED_TRAIN = 16,   // training's operations, and those of BACKWARD and LORA
 };
 // ERR_UNSUPPORTED with the first missing operation's name.
 enum err kn_require(const struct kn_ops *ops, unsigned needs, struct err_info *info);

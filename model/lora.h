@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// Adapters in device memory and the hook that applies them in the layer walk. A *resident* adapter has
+// its matrices in the device's layout; a *slot* is what a batch's sequence names. Slots are changed
+// between steps by the thread that drives the queue.
+//
+//   mdl_adapter -> mdl_lora_create -> resident -> mdl_lora_set(slots, s, resident) -> batch.slot = s
+#pragma once
+#include "model/adapter.h"
+#include "model/forward.h"
+
+struct mdl_lora; // resident; immutable for serving, its matrices change in training
+
+// Copies and packs; the adapter may be freed afterwards. Runs on the queue (upload), so by its thread,
+// or by any thread with a queue of its own.
+enum err mdl_lora_create(const struct mdl_weights *w, struct kn_queue *q,
+                         const struct mdl_adapter *a, struct mdl_lora **out, struct err_info *info);
+void mdl_lora_destroy(struct mdl_lora *l); // no slot may hold it, no queued work use it
+size_t mdl_lora_bytes(const struct mdl_lora *l);
+// Device memory that an adapter of this shape needs.
+size_t mdl_lora_bytes_for(const struct mdl_weights *w, const struct mdl_adapter *a);
+// The resident matrices of one module, for training: *r 0 where it is no target.
+void mdl_lora_module(const struct mdl_lora *l, int32_t layer, enum mdl_target t, kn_addr *a,
+                     kn_addr *b, int32_t *r, float *scale);
+// Copies the matrices back (waits for the queue).
+enum err mdl_lora_download(const struct mdl_lora *l, struct kn_queue *q, struct mdl_adapter *to,
+                           struct err_info *info);
+
+struct mdl_lora_slots;
+enum err mdl_lora_slots_create(const struct mdl_weights *w, struct kn_queue *q, int32_t n_slots,
+                               struct mdl_lora_slots **out, struct err_info *info);
+void mdl_lora_slots_destroy(struct mdl_lora_slots *s);
+// What slot i holds from the next step on; NULL: nothing. Borrowed.
+enum err mdl_lora_set(struct mdl_lora_slots *s, int32_t i, const struct mdl_lora *l);
+// Hooks for mdl_forward_begin: rows of sequences with slot -1 keep their bits. Linears that no slot
+// targets cost nothing.
+const struct mdl_hooks *mdl_lora_hooks(struct mdl_lora_slots *s);
+// Training: dropout for the following forwards, keys u64 [rows] in device memory; p = 0: none.
+void mdl_lora_dropout(struct mdl_lora_slots *s, float p, kn_addr keys);
