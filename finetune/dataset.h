@@ -1,19 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// Training data: from a JSONL file to tokens with a loss mask. The file is read once, line by line and in
-// bounded memory; each line is checked, rendered, tokenised and written to a cache file, from which the
-// trainer then reads samples by number. Blocks on files; one thread at a time per call.
+// Training data: from a JSONL file to tokens with a loss mask. The file is read once, line by line
+// and in bounded memory; each line is checked, rendered, tokenised and written to a cache file,
+// from which the trainer then reads samples by number. Blocks on files; one thread at a time per
+// call.
 //
 // Lines (one JSON object each):
 //   chat        {"messages": [...], "tools"?, "parallel_tool_calls"?}, "weight": 0 | 1 on assistant messages
 //   completion  {"prompt", "completion"}
 //   preference  {"input": {"messages", "tools"?}, "preferred_output": [1], "non_preferred_output": [1]}
 //               (also preferred_completion, non_preferred_completion)
-// A file holds one kind. A BOM, CRLF and a missing last newline change nothing; blank lines are ignored.
+// A file holds one kind. A BOM, CRLF and a missing last newline change nothing; blank lines are
+// ignored.
 //
-// Supervised are the assistant's own tokens and the end-of-sequence that ends its turn, where weight is
-// not 0; the mask is made while the turns are rendered: what the template adds for a generation prompt is
-// not supervised, what it adds between it and the turn's end is. A completion is supervised with an
-// end-of-sequence behind it. Exactly one BOS, where the tokenizer has one.
+// Supervised are the assistant's own tokens and the end-of-sequence that ends its turn, where
+// weight is not 0; the mask is made while the turns are rendered: what the template adds for a
+// generation prompt is not supervised, what it adds between it and the turn's end is. A completion
+// is supervised with an end-of-sequence behind it. Exactly one BOS, where the tokenizer has one.
 #pragma once
 #include "base/err.h"
 #include "model/chat_template.h"
@@ -57,15 +59,15 @@ struct ft_dataset_report {
     uint8_t digest[32]; // SHA-256 of the file
 };
 
-// Checks and tokenises `path` into `cache` (written aside, synced, renamed). A file with bad lines gives
-// ERR_INVALID with the first error's text and the whole report; no cache is left. Lines without a
-// supervised token are errors.
+// Checks and tokenises `path` into `cache` (written aside, synced, renamed). A file with bad lines
+// gives ERR_INVALID with the first error's text and the whole report; no cache is left. Lines
+// without a supervised token are errors.
 enum err ft_dataset_build(const char *path, const char *cache, const struct ft_dataset_opts *opts,
                           struct ft_dataset_report *report, struct err_info *info);
 
 struct ft_dataset;
-// A cache is checked before it is used: magic, sizes, bounds of every index entry, checksum of each sample
-// as it is read.
+// A cache is checked before it is used: magic, sizes, bounds of every index entry, checksum of each
+// sample as it is read.
 enum err ft_dataset_open(const char *cache, struct ft_dataset **out, struct err_info *info);
 void ft_dataset_close(struct ft_dataset *d);
 int64_t ft_dataset_samples(const struct ft_dataset *d);

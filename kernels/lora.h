@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Low-rank adapters (LoRA; Hu et al., 2021) on a device: y += scale * B (A x), for a ragged batch whose
-// sequences use different adapters, and its backward for training.
+// Low-rank adapters (LoRA; Hu et al., 2021) on a device: y += scale * B (A x), for a ragged batch
+// whose sequences use different adapters, and its backward for training.
 //
 // A [r, k] and B [n, r] of one target module lie in device memory in a layout of the backend's own,
-// f32, padded with zeros (kn_ops.lora_bytes, lora_pack, lora_unpack). Gradients and optimizer state have
-// the layout of what they belong to, so element-wise operations need not know it; padding stays zero.
+// f32, padded with zeros (kn_ops.lora_bytes, lora_pack, lora_unpack). Gradients and optimizer state
+// have the layout of what they belong to, so element-wise operations need not know it; padding
+// stays zero.
 //
 // Order of the sums, the same for any batch, thread count and cut: A x is one chain over k, B u one
 // chain over r; gradients are one chain over the rows in order.
@@ -72,8 +73,8 @@ struct kn_lora_dx {
     int32_t k_begin, k_end;
 };
 
-// side A: dA[r, k] = duᵀ dropout(x), columns [begin, end) of k; side B: dB[n, r] = scale * dyᵀ u, rows
-// [begin, end) of n. Multiples of 16, 0, 0: all. Written, not added, in the layout of A or B.
+// side A: dA[r, k] = duᵀ dropout(x), columns [begin, end) of k; side B: dB[n, r] = scale * dyᵀ u,
+// rows [begin, end) of n. Multiples of 16, 0, 0: all. Written, not added, in the layout of A or B.
 struct kn_lora_grad {
     enum kn_lora_side side;
     kn_addr left;  // du or u: [rows, rp]

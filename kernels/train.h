@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Operations of training beside kernels/lora.h: the loss, the backward of each operation of the layer
-// walk, exact sums of gradients, the optimizer. All take f32 and cut along output elements, so that a
-// caller can bound each call's time; a result is the same chain of operations however it is cut.
-// Quantisation (of weights, activations, keys and values) counts as the identity in backward.
+// Operations of training beside kernels/lora.h: the loss, the backward of each operation of the
+// layer walk, exact sums of gradients, the optimizer. All take f32 and cut along output elements,
+// so that a caller can bound each call's time; a result is the same chain of operations however it
+// is cut. Quantisation (of weights, activations, keys and values) counts as the identity in
+// backward.
 #pragma once
 #include "kernels/batch.h"
 #include <stdbool.h>
@@ -42,10 +43,10 @@ struct kn_swiglu_back {
     int32_t row_begin, row_end; // 0, 0: all
 };
 
-// Backward of attention for sequences that lie wholly in the batch, from position 0 (training). q comes
-// from the rotated qkv buffer, keys and values from the cache. Makes dqkv[rows, (heads + 2 kv_heads) *
-// head_dim], still rotated. Units of work are (sequence, kv head); [unit_begin, unit_end), 0, 0: all
-// (n_seqs * kv_heads).
+// Backward of attention for sequences that lie wholly in the batch, from position 0 (training). q
+// comes from the rotated qkv buffer, keys and values from the cache. Makes dqkv[rows, (heads + 2
+// kv_heads) * head_dim], still rotated. Units of work are (sequence, kv head); [unit_begin,
+// unit_end), 0, 0: all (n_seqs * kv_heads).
 struct kn_attn_back {
     const struct kn_batch *batch;
     kn_addr q;
@@ -78,8 +79,8 @@ struct kn_scatter {
     int32_t n, n_dst, k;
 };
 
-// acc[i] += round(g[i] * 2^exponent), exact in any order. A value that is not finite or whose magnitude
-// would be 2^52 or more sets *flag (i32) to 1 and leaves acc[i] as it is.
+// acc[i] += round(g[i] * 2^exponent), exact in any order. A value that is not finite or whose
+// magnitude would be 2^52 or more sets *flag (i32) to 1 and leaves acc[i] as it is.
 struct kn_grad_add {
     kn_addr g;   // f32 [n]
     kn_addr acc; // i64 [n]
@@ -101,8 +102,8 @@ struct kn_sumsq {
 };
 
 // AdamW (Loshchilov and Hutter, 2019), as torch.optim.AdamW: g = acc * factor; w -= lr * decay * w;
-// m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2; w -= lr * (m / c1) / (sqrt(v / c2) + eps), with c1 = 1 -
-// b1^t, c2 = 1 - b2^t. Sets acc to zero.
+// m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2; w -= lr * (m / c1) / (sqrt(v / c2) + eps), with
+// c1 = 1 - b1^t, c2 = 1 - b2^t. Sets acc to zero.
 struct kn_adamw {
     kn_addr w, m, v; // f32 [n]
     kn_addr acc;     // i64 [n]

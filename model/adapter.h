@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// A LoRA adapter in host memory: the matrices of each target module, natural layout, f32. Read from and
-// written to the folder format of Hugging Face PEFT (adapter_config.json, adapter_model.safetensors).
-// Immutable once it is read. Reading checks everything against the base's shape before anything is used
-// and refuses, never skips: DoRA, bias, modules_to_save, fan_in_fan_out, a missing A or B, an unknown
-// tensor, a wrong shape, a module that the base does not have, values that are not finite, a rank over
-// the limit. Blocks on files; any thread.
+// A LoRA adapter in host memory: the matrices of each target module, natural layout, f32. Read from
+// and written to the folder format of Hugging Face PEFT (adapter_config.json,
+// adapter_model.safetensors). Immutable once it is read. Reading checks everything against the
+// base's shape before anything is used and refuses, never skips: DoRA, bias, modules_to_save,
+// fan_in_fan_out, a missing A or B, an unknown tensor, a wrong shape, a module that the base does
+// not have, values that are not finite, a rank over the limit. Blocks on files; any thread.
 #pragma once
 #include "base/err.h"
 #include "model/config.h"
@@ -57,8 +57,9 @@ void mdl_adapter_destroy(struct mdl_adapter *a);
 enum err mdl_adapter_create(const struct mdl_config *c, unsigned targets, int32_t r, float alpha,
                             bool rslora, struct mdl_adapter **out, struct err_info *info);
 
-// Writes both files into an existing folder in the plainest form that PEFT and vLLM read, tensors as f32
-// in the order of their names; each file is written whole and synced (fsync), not renamed. digest: SHA-256
-// of adapter_model.safetensors in hex, may be NULL. Patterns are written where ranks or alphas differ.
+// Writes both files into an existing folder in the plainest form that PEFT and vLLM read, tensors
+// as f32 in the order of their names; each file is written whole and synced (fsync), not renamed.
+// digest: SHA-256 of adapter_model.safetensors in hex, may be NULL. Patterns are written where
+// ranks or alphas differ.
 enum err mdl_adapter_write(const char *dir, const struct mdl_config *c, const struct mdl_adapter *a,
                            const char *base_name, char digest[65], struct err_info *info);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Adapters in device memory and the hook that applies them in the layer walk. A *resident* adapter has
-// its matrices in the device's layout; a *slot* is what a batch's sequence names. Slots are changed
-// between steps by the thread that drives the queue.
+// Adapters in device memory and the hook that applies them in the layer walk. A *resident* adapter
+// has its matrices in the device's layout; a *slot* is what a batch's sequence names. Slots are
+// changed between steps by the thread that drives the queue.
 //
 //   mdl_adapter -> mdl_lora_create -> resident -> mdl_lora_set(slots, s, resident) -> batch.slot = s
 #pragma once
@@ -10,8 +10,8 @@
 
 struct mdl_lora; // resident; immutable for serving, its matrices change in training
 
-// Copies and packs; the adapter may be freed afterwards. Runs on the queue (upload), so by its thread,
-// or by any thread with a queue of its own.
+// Copies and packs; the adapter may be freed afterwards. Runs on the queue (upload), so by its
+// thread, or by any thread with a queue of its own.
 enum err mdl_lora_create(const struct mdl_weights *w, struct kn_queue *q,
                          const struct mdl_adapter *a, struct mdl_lora **out, struct err_info *info);
 void mdl_lora_destroy(struct mdl_lora *l); // no slot may hold it, no queued work use it

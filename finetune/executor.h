@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// Training's device work, in commands that the trainer's thread gives and the thread that owns the
+// queue runs in slices of bounded length: the engine's thread on idle time, or a thread of its own
+// (`graft train`). One command is in hand at a time; the trainer's calls block until theirs is done
+// or cancelled.
+//
+// Threads: ft_exec_run, ft_exec_give_back: the queue's thread. Everything else: the trainer's
+// thread, but ft_exec_stop: any.
+#pragma once
+#include "finetune/lora/unit.h"
+
+struct ft_exec;
+
+// Where activations lie: the engine lends them (contiguous, may be less than asked, then the
+// command waits).
+struct ft_memory {
+    size_t (*borrow)(void *arg, size_t bytes, kn_addr *at);
+    void (*give)(void *arg, size_t keep_bytes); // returns all but keep_bytes
+    void *arg;
+};
+
+struct ft_exec_config {
+    const struct mdl_weights *weights;
+    struct kn_queue *queue; // NULL: made on the weights' device
+    struct lora_config lora;
+    struct lora_unit_limits limits;
+    struct ft_memory memory; // zeros: allocated from the device
+    const struct clock *clock;
+    // Tells the queue's thread that there is work (eng_wake); NULL: the executor runs a thread of
+    // its own.
+    void (*wake)(void *arg);
+    void *wake_arg;
+};
+enum err ft_exec_create(const struct ft_exec_config *cfg, struct ft_exec **out,
+                        struct err_info *info);
+void ft_exec_destroy(struct ft_exec *x);
+
+// For eng_background: works for at most about budget_us, returns the microseconds used; 0: nothing
+// to do.
+int64_t ft_exec_run(struct ft_exec *x, int64_t budget_us);
+// Activations are dropped (the unit in hand starts again later), the memory is returned before this
+// returns.
+void ft_exec_give_back(struct ft_exec *x, size_t bytes);
+// Ends the command in hand and all later ones with ERR_CANCELLED; any thread.
+void ft_exec_stop(struct ft_exec *x);
+
+// ---- commands, each blocks. ERR_CANCELLED after stop.
+enum err ft_exec_unit(struct ft_exec *x, const struct lora_row *row, struct lora_row_result *out,
+                      struct err_info *info);
+struct ft_step {
+    double divisor;      // supervised tokens (their weights' sum) of the whole step
+    float max_grad_norm; // 0: no clipping
+    float lr, beta1, beta2, eps, decay;
+    int64_t t;    // from 1
+    int exponent; // that the units were added with
+};
+struct ft_step_result {
+    double grad_norm; // before clipping, after the division
+    double largest;   // largest |gradient| as added, for the next exponent
+    float clip;       // factor that was applied
+};
+enum err ft_exec_step(struct ft_exec *x, const struct ft_step *s, struct ft_step_result *out,
+                      struct err_info *info);
+enum err ft_exec_clear(struct ft_exec *x,
+                       struct err_info *info); // sums to zero: the step is repeated
+enum err ft_exec_get(struct ft_exec *x, struct mdl_adapter *w, struct mdl_adapter *m,
+                     struct mdl_adapter *v, struct err_info *info);
+enum err ft_exec_set(struct ft_exec *x, const struct mdl_adapter *w, const struct mdl_adapter *m,
+                     const struct mdl_adapter *v, struct err_info *info);

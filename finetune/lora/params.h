@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// The adapter that is being trained, in device memory: matrices, gradient sums, AdamW's moments,
+// all f32 in the layout of kernels/lora.h, sums int64. One range of memory for each kind, modules
+// one after the other, so that element-wise operations run over all of them at once. Driven by the
+// queue's thread.
+#pragma once
+#include "model/adapter.h"
+#include "model/lora.h"
+#include <stdint.h>
+
+struct lora_config {
+    unsigned targets; // bit t: enum mdl_target
+    int32_t r;
+    float alpha;
+    bool rslora;
+    float dropout;
+    uint64_t seed; // of A's initial values: U(-1/sqrt(k), 1/sqrt(k)), counter-based; B is zero
+};
+
+struct lora_params;
+enum err lora_params_create(const struct mdl_weights *w, struct kn_queue *q,
+                            const struct lora_config *cfg, struct lora_params **out,
+                            struct err_info *info);
+void lora_params_destroy(struct lora_params *p);
+size_t lora_params_bytes(const struct lora_params *p);
+int64_t lora_params_count(const struct lora_params *p); // trainable values, padding not counted
+
+// The matrices as a resident adapter, for slots: training's forward is serving's.
+const struct mdl_lora *lora_params_resident(const struct lora_params *p);
+
+struct lora_module { // addresses of one module; r = 0: not trained
+    int32_t r, n, k;
+    float scale;
+    kn_addr a, b;         // matrices
+    kn_addr acc_a, acc_b; // i64 sums of gradients
+    int64_t len_a, len_b; // values with padding
+};
+void lora_params_module(const struct lora_params *p, int32_t layer, enum mdl_target t,
+                        struct lora_module *out);
+
+// Whole ranges, for element-wise operations: n values each.
+struct lora_ranges {
+    int64_t n;
+    kn_addr w, m, v; // f32
+    kn_addr acc;     // i64
+};
+void lora_params_ranges(const struct lora_params *p, struct lora_ranges *out);
+
+// State to and from host memory (waits for the queue). m, v: adapters with the moments in the
+// matrices' places; NULL: not wanted (get), zero (set).
+enum err lora_params_get(struct lora_params *p, struct kn_queue *q, struct mdl_adapter *w,
+                         struct mdl_adapter *m, struct mdl_adapter *v, struct err_info *info);
+enum err lora_params_set(struct lora_params *p, struct kn_queue *q, const struct mdl_adapter *w,
+                         const struct mdl_adapter *m, const struct mdl_adapter *v,
+                         struct err_info *info);
