@@ -58,6 +58,10 @@ MODELS = {
     "hf-f16": dict(hidden=48, inter=80, heads=3, kv=3, dim=16, tied=True, seed=2, type="F16"),
     # the weights of llama3.gguf
     "hf-llama3": dict(LLAMA3_SHAPE, type="BF16", shards=3),
+    # What the layer walk does for other families, with Llama's config around it: biases of q, k and
+    # v, norms of q's and k's heads, a sliding window (transformers' Qwen3 has all three).
+    "hf-walk": dict(hidden=48, inter=64, heads=4, kv=2, dim=16, tied=True, seed=9, type="F32",
+                    qkv_bias=True, qk_norm=True, window=20),
 }
 GGUF_NAMES = {"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
               "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
@@ -86,6 +90,10 @@ def shapes(m):
                 p + "mlp.gate_proj.weight": (m["inter"], m["hidden"]),
                 p + "mlp.up_proj.weight": (m["inter"], m["hidden"]),
                 p + "mlp.down_proj.weight": (m["hidden"], m["inter"])}
+        if m.get("qkv_bias"):
+            out |= {p + f"self_attn.{x}_proj.bias": (n,) for x, n in (("q", q), ("k", kv), ("v", kv))}
+        if m.get("qk_norm"):
+            out |= {p + f"self_attn.{x}_norm.weight": (m["dim"],) for x in "qk"}
     return out
 
 
@@ -95,7 +103,9 @@ def random_weights(m):
     out = {}
     for name, shape in shapes(m).items():
         w = rng.standard_normal(shape)
-        if len(shape) == 1:
+        if name.endswith(".bias"):
+            w *= 0.5
+        elif len(shape) == 1:
             w = round_bf16(1 + 0.3 * w)  # norms: the same in every format
         elif "embed" in name or "lm_head" in name:
             w *= 2.5 / np.sqrt(shape[1])
@@ -180,7 +190,12 @@ class Reference:
         if self.modelled and self.types[name] in (QT.Q8_0, QT.Q4_0, QT.Q4_1):
             self.margin = min(self.margin, q8_margin(x))
             x = round_q8(x)
-        return x @ self.w[name].T
+        bias = self.w.get(name.removesuffix("weight") + "bias")
+        return x @ self.w[name].T + (0 if bias is None else bias)
+
+    def heads(self, x, p, which, heads):
+        x = self.linear(x, f"{p}{which}_proj.weight").reshape(-1, heads, self.m["dim"])
+        return self.norm(x, f"{p}{which}_norm.weight") if self.m.get("qk_norm") and which != "v" else x
 
     def norm(self, x, name):
         return x / np.sqrt((x * x).mean(-1, keepdims=True) + np.float64(np.float32(EPS))) * self.w[name]
@@ -193,15 +208,18 @@ class Reference:
 
     def attention(self, x, p):
         m, n = self.m, x.shape[0]
-        q = self.rotate(self.linear(x, p + "q_proj.weight").reshape(n, m["heads"], m["dim"]))
-        k = self.rotate(self.linear(x, p + "k_proj.weight").reshape(n, m["kv"], m["dim"]))
-        v = self.linear(x, p + "v_proj.weight").reshape(n, m["kv"], m["dim"])
+        q = self.rotate(self.heads(x, p, "q", m["heads"]))
+        k = self.rotate(self.heads(x, p, "k", m["kv"]))
+        v = self.heads(x, p, "v", m["kv"])
         if self.modelled:
             self.margin = min(self.margin, bf16_margin(k), bf16_margin(v))
             k, v = round_bf16(k), round_bf16(v)
         k, v = (np.repeat(t, m["heads"] // m["kv"], axis=1) for t in (k, v))
         score = np.einsum("ihd,jhd->hij", q, k) / np.sqrt(m["dim"])
-        score = np.where(np.tril(np.ones((n, n), bool)), score, -np.inf)
+        seen = np.tril(np.ones((n, n), bool))
+        if m.get("window"):
+            seen &= ~np.tril(seen, -m["window"])
+        score = np.where(seen, score, -np.inf)
         e = np.exp(score - score.max(-1, keepdims=True))
         out = np.einsum("hij,jhd->ihd", e / e.sum(-1, keepdims=True), v)
         return self.linear(out.reshape(n, -1), p + "o_proj.weight")
@@ -392,11 +410,34 @@ def prompts(m, reference):
     return out
 
 
+def qwen3_model(m, values):
+    import torch
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    config = Qwen3Config(hidden_size=m["hidden"], intermediate_size=m["inter"], vocab_size=VOCAB,
+                         num_hidden_layers=LAYERS, num_attention_heads=m["heads"],
+                         num_key_value_heads=m["kv"], head_dim=m["dim"], rms_norm_eps=EPS,
+                         max_position_embeddings=CONTEXT, tie_word_embeddings=m["tied"],
+                         rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+                         attention_bias=True, use_sliding_window=True, sliding_window=m["window"],
+                         max_window_layers=0, attn_implementation="eager")
+    assert config.layer_types == ["sliding_attention"] * LAYERS
+    model = Qwen3ForCausalLM(config).eval()
+    state = {k: torch.from_numpy(v.copy()) for k, v in values.items()}
+    for i in range(LAYERS):  # Qwen3's flag gives the output product a bias, too
+        state[f"model.layers.{i}.self_attn.o_proj.bias"] = torch.zeros(m["hidden"])
+    missing, unexpected = model.load_state_dict(state, strict=False)
+    assert not unexpected and missing == ["lm_head.weight"]
+    return model
+
+
 def transformers_model(m, path, values):
     import torch
     from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, logging
 
     logging.disable_progress_bar()
+    if m.get("window"):
+        return qwen3_model(m, values)
     if os.path.isdir(path):  # also proves that the folder is one
         return AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32,
                                                     attn_implementation="eager").eval()

@@ -32,6 +32,8 @@ void fx_open(struct fx *x, const char *path, const struct fx_options *o) {
     check(x->ops->queue_create(x->device, &x->queue), &info, "queue");
     struct mdl_source *src;
     check(mdl_source_open(path, &src, &info), &info, path);
+    if (o->prepare)
+        o->prepare(src);
     check(mdl_weights_load(src, x->ops, x->device, 0, 1, NULL, &x->weights, &info), &info, path);
     mdl_source_close(src);
 

@@ -26,6 +26,7 @@ struct fx_options {
     const char *isa;  // NULL: best
     int32_t n_blocks; // 0: 256
     const struct clock *clock;
+    void (*prepare)(struct mdl_source *src); // before the weights are loaded; NULL: nothing
 };
 
 bool fx_slow_build(void); // sanitizers, or no optimisation

@@ -6,6 +6,7 @@
 // The file: "GLGT", version, vocabulary, prompts; each prompt: n, kept, i32 ids[n], i32
 // positions[kept], f32 logits[kept][vocab]. All little-endian u32.
 #include "base/mem.h"
+#include "model/source_internal.h"
 #include "tests/model/model_fixture.h"
 #include <math.h>
 #include <setjmp.h>
@@ -82,10 +83,18 @@ static void check_prompt(const char *what, const struct prompt *p, const float *
         fail_msg("%s, prompt of %d: logits differ by %g", what, p->n, worst);
 }
 
+// hf-walk has what Llama's config cannot say: the walk's parts for other families.
+static void prepare(struct mdl_source *src) {
+    src->config.qkv_bias = true;
+    src->config.qk_norm = true;
+    src->config.window = 20;
+}
+
 static void check_model(const char *model, const char *isa) {
     struct fx x;
     struct golden g;
-    fx_open(&x, model, &(struct fx_options){.isa = isa});
+    fx_open(&x, model,
+            &(struct fx_options){.isa = isa, .prepare = strstr(model, "walk") ? prepare : NULL});
     golden_read(model, &g);
     assert_int_equal(g.vocab, x.vocab);
     struct fx_batch b;
@@ -114,7 +123,7 @@ static void test_golden(void **state) {
     (void)state;
     static const char *const models[] = {
         "f32.gguf",   "f16.gguf",    "bf16.gguf", "q8_0.gguf", "q4_0.gguf", "q4_1.gguf",
-        "mixed.gguf", "llama3.gguf", "hf-f32",    "hf-f16",    "hf-llama3",
+        "mixed.gguf", "llama3.gguf", "hf-f32",    "hf-f16",    "hf-llama3", "hf-walk",
     };
     static const char *const isas[] = {"avx512bf16", "avx512", "avx2", "portable"};
     for (size_t j = 0; j < sizeof isas / sizeof *isas; j++) {
