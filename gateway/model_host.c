@@ -16,13 +16,15 @@ enum { MAX_TEMPLATE_BYTES = 4 << 20, WORKSPACE_RESERVE = 64 << 20 };
 struct progress {
     bool terminal;
     int shown; // percent
+    bool (*cancelled)(void *arg);
+    void *cancelled_arg;
 };
 
-static void show_progress(void *arg, size_t done, size_t total) {
+static bool show_progress(void *arg, size_t done, size_t total) {
     struct progress *p = arg;
     int percent = total ? (int)((double)done * 100 / (double)total) : 100;
     if (!p->terminal || percent == p->shown)
-        return;
+        return !p->cancelled(p->cancelled_arg);
     p->shown = percent;
     char bar[41];
     int full = percent * 40 / 100;
@@ -31,6 +33,7 @@ static void show_progress(void *arg, size_t done, size_t total) {
     bar[40] = '\0';
     fprintf(stderr, "\rloading [%s] %3d%%%s", bar, percent, percent == 100 ? "\n" : "");
     fflush(stderr);
+    return !p->cancelled(p->cancelled_arg);
 }
 
 // ---- parts
@@ -210,7 +213,7 @@ static enum err set_context(struct model_host *h, const struct serve_options *o,
 enum err model_host_open(struct model_host *h, const char *path, const struct serve_options *o,
                          const struct log *log, struct metrics *metrics, struct app *app,
                          struct err_info *info) {
-    struct progress bar = {isatty(STDERR_FILENO) != 0, -1};
+    struct progress bar = {isatty(STDERR_FILENO) != 0, -1, h->cancelled, h->cancelled_arg};
     struct mdl_progress progress = {show_progress, &bar};
     enum err rc = mdl_source_open(path, &h->source, info);
     if (rc)

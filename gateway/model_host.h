@@ -20,6 +20,8 @@ struct model_host {
     char *name; // default served name
     const char **names;
     size_t kv_bytes;
+    bool (*cancelled)(void *arg); // asked while the weights are loaded; set by the caller
+    void *cancelled_arg;
 };
 
 enum err model_host_open(struct model_host *h, const char *path, const struct serve_options *o,

@@ -206,6 +206,12 @@ static int wait_signal(struct serve *s, int timeout_ms) {
     return 0;
 }
 
+// Whoever stops the process while it loads does not have to wait for the rest.
+static bool stop_asked(void *arg) {
+    int sig = wait_signal(arg, 0);
+    return sig == SIGTERM || sig == SIGINT;
+}
+
 static void reload_tls(struct serve *s) {
     struct err_info info;
     if (!s->options.ssl_certfile)
@@ -296,6 +302,8 @@ static enum err start(struct serve *s, const char *model, struct err_info *info)
     enum err rc;
     open_logs(s);
     fill_app(s);
+    s->host.cancelled = stop_asked;
+    s->host.cancelled_arg = s;
     s->app.metrics = metrics_create();
     if (!s->app.metrics)
         return err_set(info, ERR_NOMEM, NULL, "out of memory");
@@ -342,7 +350,10 @@ int serve_main(int argc, char **argv) {
         status = 2;
     } else {
         json_set_alloc_funcs(mem_alloc, mem_free);
-        if (start(s, res.positional[0], &info)) {
+        enum err rc = start(s, res.positional[0], &info);
+        if (rc == ERR_CANCELLED) {
+            log_write(&s->log, LOG_INFO, "stopped while loading");
+        } else if (rc) {
             fprintf(stderr, "graft serve: %s\n", info.message);
             status = 1;
         } else {

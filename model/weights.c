@@ -31,10 +31,11 @@ struct part {
     int32_t n_heads;
 };
 
-static void tick(struct loader *l, size_t bytes) {
+static enum err tick(struct loader *l, size_t bytes) {
     l->done += bytes;
-    if (l->progress)
-        l->progress->tick(l->progress->arg, l->done, l->total);
+    if (l->progress && !l->progress->tick(l->progress->arg, l->done, l->total))
+        return err_set(l->info, ERR_CANCELLED, NULL, "loading was cancelled");
+    return ERR_OK;
 }
 
 // "model.layers.<layer>.<suffix>", or the suffix alone for layer < 0.
@@ -168,9 +169,7 @@ static enum err load_matrix(struct loader *l, int layer, const struct part *part
             e = create(l, &spec, m);
         }
     }
-    if (!e)
-        tick(l, bytes);
-    return e;
+    return e ? e : tick(l, bytes);
 }
 
 static float *vector_place(struct loader *l, size_t n, kn_addr *addr) {
@@ -209,8 +208,7 @@ static enum err read_vector(struct loader *l, int layer, const struct part *p, f
         }
         mem_free(copy);
     }
-    tick(l, t->bytes);
-    return ERR_OK;
+    return tick(l, t->bytes);
 }
 
 static enum err load_vector(struct loader *l, int layer, const char *suffix, int64_t n,

@@ -49,7 +49,8 @@ struct mdl_weights {
 };
 
 struct mdl_progress { // may be NULL
-    void (*tick)(void *arg, size_t done_bytes, size_t total_bytes);
+    // After each tensor; false ends the loading with ERR_CANCELLED.
+    bool (*tick)(void *arg, size_t done_bytes, size_t total_bytes);
     void *arg;
 };
 

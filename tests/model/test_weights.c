@@ -225,14 +225,16 @@ static void test_refused_tensors(void **state) {
 
 struct ticks {
     size_t done, total, n;
+    size_t most; // ticks until loading is to stop; 0: never
 };
 
-static void count_tick(void *arg, size_t done, size_t total) {
+static bool count_tick(void *arg, size_t done, size_t total) {
     struct ticks *t = arg;
     assert_true(done > t->done && done <= total);
     t->done = done;
     t->total = total;
     t->n++;
+    return t->n != t->most;
 }
 
 static void test_progress(void **state) {
@@ -252,6 +254,20 @@ static void test_progress(void **state) {
         mdl_weights_destroy(w);
         close_setup(&s);
     }
+}
+
+static void test_cancelled(void **state) {
+    (void)state;
+    struct setup s;
+    struct mdl_weights *w = NULL;
+    struct ticks t = {.most = 3};
+    struct mdl_progress p = {count_tick, &t};
+    open_setup(&s, "q4_1.gguf");
+    assert_int_equal(mdl_weights_load(s.src, &kn_ops_cpu, s.device, 0, 1, &p, &w, &s.info),
+                     ERR_CANCELLED);
+    assert_null(w);
+    assert_int_equal(t.n, 3);
+    close_setup(&s);
 }
 
 static void test_out_of_memory(void **state) {
@@ -282,7 +298,7 @@ int main(void) {
         cmocka_unit_test(test_shards),          cmocka_unit_test(test_shards_that_do_not_divide),
         cmocka_unit_test(test_tied_and_untied), cmocka_unit_test(test_mixed_types),
         cmocka_unit_test(test_refused_tensors), cmocka_unit_test(test_progress),
-        cmocka_unit_test(test_out_of_memory),
+        cmocka_unit_test(test_cancelled),       cmocka_unit_test(test_out_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
