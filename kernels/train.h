@@ -12,7 +12,8 @@
 
 // loss[i] = -log softmax(logits[i])[target[i]], the same bits as the log-probability that sampling
 // reports; hit[i] = whether target[i] is the greedy choice. grad: logits[i] becomes
-// (softmax(logits[i]) - onehot(target[i])) * weight[i].
+// (softmax(logits[i]) - onehot(target[i])) * weight[i]. A row with a logit that is not finite has loss
+// NaN, no hit and a gradient of NaN.
 struct kn_xent {
     kn_addr logits; // [rows, vocab]
     int64_t ld;
@@ -43,10 +44,11 @@ struct kn_swiglu_back {
     int32_t row_begin, row_end; // 0, 0: all
 };
 
-// Backward of attention for sequences that lie wholly in the batch, from position 0 (training). q
-// comes from the rotated qkv buffer, keys and values from the cache. Makes dqkv[rows, (heads + 2
-// kv_heads) * head_dim], still rotated. Units of work are (sequence, kv head); [unit_begin,
-// unit_end), 0, 0: all (n_seqs * kv_heads).
+// Backward of attention for sequences that lie wholly in the batch, from position 0 (training). q comes
+// from the rotated qkv buffer, keys and values from the cache. Makes dqkv[rows, (heads + 2 kv_heads) *
+// head_dim], still rotated. A range is one of query tokens: it makes their dq, and adds their share to
+// dk and dv of the tokens before them, whose own ranges must have been done. So ranges go from the first
+// token to the last, in order; where they end changes no bit. Work for token i grows with its position.
 struct kn_attn_back {
     const struct kn_batch *batch;
     kn_addr q;
@@ -59,7 +61,7 @@ struct kn_attn_back {
     int64_t ldout, lddout;
     kn_addr dqkv;
     int64_t lddqkv;
-    int32_t unit_begin, unit_end;
+    int32_t token_begin, token_end; // 0, 0: all
 };
 
 // Backward of the rotation of q and k, in place on dqkv (v's part stays).
@@ -109,7 +111,7 @@ struct kn_adamw {
     kn_addr acc;     // i64 [n]
     int64_t n;
     double factor; // 2^-exponent times the clip's and the loss's normalisation
-    float lr, beta1, beta2, eps, decay;
+    double lr, beta1, beta2, eps, decay; // as torch has them; the update is made in f32
     double c1, c2;
     int64_t begin, end; // 0, 0: all
 };
