@@ -12,6 +12,7 @@
     X(NOMEM, "out of memory", 503, "server_error", NULL)                                           \
     X(AGAIN, "try again", 503, "server_error", NULL)                                               \
     X(IO, "input/output error", 500, "server_error", NULL)                                         \
+    X(DISK_FULL, "no space left on the disk", 503, "server_error", "disk_full")                    \
     X(INTERNAL, "internal error", 500, "server_error", NULL)                                       \
     X(FORMAT, "malformed file", 400, "invalid_request_error", NULL)                                \
     X(UNSUPPORTED, "not supported", 400, "invalid_request_error", NULL)                            \

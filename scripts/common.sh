@@ -43,7 +43,7 @@ install_build_packages() {
   command -v apt-get >/dev/null || die "this script knows Debian and Ubuntu only; see CONTRIBUTING.md for the packages"
   apt-cache show libevent-dev >/dev/null 2>&1 || { [ "$(id -u)" -eq 0 ] && apt-get update -qq; } || sudo apt-get update -qq
   install_packages gcc libc6-dev cmake ninja-build pkg-config ccache libevent-dev libssl-dev libjansson-dev \
-    libpcre2-dev libcurl4-openssl-dev "$(llhttp_package)" ca-certificates python3 python3-pip python3-venv "$@"
+    libpcre2-dev libcurl4-openssl-dev libsqlite3-dev "$(llhttp_package)" ca-certificates python3 python3-pip python3-venv "$@"
 }
 
 # cmake_at_least_3_25: the distribution's, or one from PyPI where that is older (Ubuntu 22.04).

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// Files that survive a power loss, and the folder that holds them. A file is written aside, synced,
+// renamed, and its folder is synced: whoever sees the name sees the whole file. Names are plain: no
+// '/' and no leading '.'. Calls block on the disk. One thread at a time per object.
+//
+// Errors: ERR_DISK_FULL (no space, quota), ERR_NOT_FOUND, else ERR_IO. After a failed sync nothing
+// is known about the file: it is dropped, never synced again.
+#pragma once
+#include "base/err.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { DURABLE_NAME_MAX = 200 };
+
+// ERR_DISK_FULL or ERR_IO for errno, with "what name: reason".
+enum err durable_errno(struct err_info *info, int err_no, const char *what, const char *name);
+
+// A file that is being written. Begin, write ..., then commit or abort (both end it).
+struct durable {
+    int dir, fd; // dir is the caller's and stays open; fd -1: none
+    uint64_t bytes;
+    char name[DURABLE_NAME_MAX + 1], aside[48];
+};
+enum err durable_begin(struct durable *d, int dir, const char *name, struct err_info *info);
+enum err durable_write(struct durable *d, const void *p, size_t n, struct err_info *info);
+enum err durable_commit(struct durable *d, struct err_info *info); // replaces a file of that name
+void durable_abort(struct durable *d);                             // also of one that has ended
+// All of it at once.
+enum err durable_put(int dir, const char *name, const void *p, size_t n, struct err_info *info);
+
+enum err durable_remove(int dir, const char *name, struct err_info *info); // and syncs the folder
+enum err durable_sync_dir(int dir, struct err_info *info);
+// Opens a folder below `dir`, made if it is not there (and then `dir` is synced). *out is a file
+// descriptor of the caller's.
+enum err durable_folder(int dir, const char *name, int *out, struct err_info *info);
+// Drops files that were begun and neither committed nor aborted by a process that died.
+enum err durable_clean(int dir, struct err_info *info);
+
+// The folder that one process owns, by a lock that ends with the process.
+struct data_dir {
+    int fd, lock_fd; // -1: not open
+};
+// Makes the folder (its parents must be there) with mode 0700. ERR_INVALID: another process has it;
+// the message says which.
+enum err data_dir_open(const char *path, struct data_dir *out, struct err_info *info);
+void data_dir_close(struct data_dir *d); // also of zeros' {-1, -1}
