@@ -82,13 +82,17 @@ struct kn_scatter {
 };
 
 // acc[i] += round(g[i] * 2^exponent), exact in any order. A value that is not finite or whose
-// magnitude would be 2^52 or more sets *flag (i32) to 1 and leaves acc[i] as it is.
+// magnitude would be 2^52 or more sets *flag (i32) to 1 and leaves acc[i] as it is. Rounding is to
+// nearest, so that SUBTRACT takes away exactly what ADD added. CHECK sets the flag only; acc may
+// be 0.
+enum kn_grad_mode { KN_GRAD_ADD, KN_GRAD_SUBTRACT, KN_GRAD_CHECK };
 struct kn_grad_add {
     kn_addr g;   // f32 [n]
     kn_addr acc; // i64 [n]
     int64_t n;
     int32_t exponent;
     kn_addr flag;
+    enum kn_grad_mode mode;
     int64_t begin, end; // 0, 0: all
 };
 

@@ -218,6 +218,17 @@ enum err mdl_forward_begin(struct mdl_forward *f, const struct mdl_batch *b,
     return e ? lose(f, e, info) : ERR_OK;
 }
 
+enum err mdl_forward_again(struct mdl_forward *f, int32_t layer, kn_addr residual,
+                           struct err_info *info) {
+    if (f->at.stage != STAGE_DONE || !f->tape || layer < 0 || layer >= f->w->config.n_layers)
+        return err_set(info, ERR_INVALID, NULL, "the layer walk has no taped batch to repeat");
+    f->at = (struct mdl__cursor){
+        .stage = STAGE_ATTN_NORM, .layer = layer, .rows = f->batch.n_tokens, .again = true};
+    enum err e =
+        mdl__forward_copy(f, residual, f->w->config.hidden, f->residual, f->buf.ld_hidden);
+    return e ? lose(f, e, info) : ERR_OK;
+}
+
 static bool ended(const struct mdl_forward *f) {
     return f->at.stage == STAGE_DONE;
 }

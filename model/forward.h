@@ -91,6 +91,12 @@ enum err mdl_forward_begin(struct mdl_forward *f, const struct mdl_batch *b,
 // rest and the batch is lost; other batches are not.
 enum err mdl_forward_run(struct mdl_forward *f, int64_t deadline_ns, bool *done,
                          struct err_info *info);
+// Backward without kept activations. After DONE of a batch with a tape: the batch goes through
+// `layer` once more, from the residual stream that the tape kept as the layer's MDL_TAPE_ATTN_IN
+// [rows, hidden], up to gate | up (what follows is no activation that backward needs). Same KV
+// cache, hooks and tape, same bits; then run until done.
+enum err mdl_forward_again(struct mdl_forward *f, int32_t layer, kn_addr residual,
+                           struct err_info *info);
 // After DONE: one entry per wanted position, in order; valid until the next begin.
 const struct kn_sample_out *mdl_forward_samples(const struct mdl_forward *f);
 

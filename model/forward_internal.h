@@ -43,6 +43,7 @@ struct mdl__cursor {
     int32_t row, block; // of a product: first row of the block in hand, its rows
     int32_t want;       // first wanted position of the slice in hand
     int32_t rows;       // rows that go through the layers: n_tokens, n_want after STAGE_PRUNE
+    bool again;         // one layer for backward: ends after gate | up
 };
 
 // Device addresses in the workspace. Three phases share one range: attention (qkv, attn, attnq),
@@ -111,6 +112,9 @@ static inline bool mdl__sliced(const struct mdl__account *a) {
     return a->budget < MDL__UNLIMITED;
 }
 
+// dst[i, :] = src[i, :] for the rows in hand: a residual stream to or from a tape.
+enum err mdl__forward_copy(struct mdl_forward *f, kn_addr src, int64_t ld_src, kn_addr dst,
+                           int64_t ld_dst);
 // Records the next part of the walk and moves the cursor.
 enum err mdl__forward_stage(struct mdl_forward *f, struct mdl__account *a);
 

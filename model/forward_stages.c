@@ -151,14 +151,18 @@ static enum err copy_rows(struct mdl_forward *f, kn_addr src, int64_t ld_src, kn
     return f->ops->gather(f->q, &g);
 }
 
+enum err mdl__forward_copy(struct mdl_forward *f, kn_addr src, int64_t ld_src, kn_addr dst,
+                           int64_t ld_dst) {
+    return copy_rows(f, src, ld_src, dst, ld_dst, f->buf.identity, f->at.rows, f->w->config.hidden);
+}
+
 // The residual stream goes onto the tape as it is now.
 static enum err tape_residual(struct mdl_forward *f, enum mdl_tape_kind kind) {
     int32_t width = f->w->config.hidden;
     kn_addr at = place(f, kind, width);
     if (!at)
         return ERR_OK;
-    return copy_rows(f, f->residual, f->buf.ld_hidden, at, width, f->buf.identity, f->at.rows,
-                     width);
+    return mdl__forward_copy(f, f->residual, f->buf.ld_hidden, at, width);
 }
 
 // x[T, H] = embedding rows; the rotation table of the step.
@@ -361,7 +365,10 @@ static enum err stage_gate_up(struct mdl_forward *f, struct mdl__account *a) {
                                           : f->buf.ld_gate_up,
                         .rows = f->at.rows,
                         .epilogue = fuses(f) ? KN_GEMM_SWIGLU : KN_GEMM_STORE};
-    return linear(f, a, &p, MDL_GATE_UP);
+    enum err e = linear(f, a, &p, MDL_GATE_UP);
+    if (f->at.again && f->at.stage != STAGE_GATE_UP)
+        f->at.stage = STAGE_DONE;
+    return e;
 }
 
 // What `down` multiplies: silu(gate) * up if that was not fused, and its Q8 form.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The adapter that is being trained, in device memory: matrices, gradient sums, AdamW's moments,
-// all f32 in the layout of kernels/lora.h, sums int64. One range of memory for each kind, modules
-// one after the other, so that element-wise operations run over all of them at once. Driven by the
-// queue's thread.
+// The adapter that is being trained, in device memory: matrices, the gradient of the unit in hand,
+// the sums of gradients, AdamW's moments; f32 in the layout of kernels/lora.h, sums int64. One range
+// of memory for each kind, modules at the same offsets in each, so that element-wise operations run
+// over all of them at once. Driven by the queue's thread.
 #pragma once
 #include "model/adapter.h"
 #include "model/lora.h"
@@ -31,9 +31,10 @@ const struct mdl_lora *lora_params_resident(const struct lora_params *p);
 struct lora_module { // addresses of one module; r = 0: not trained
     int32_t r, n, k;
     float scale;
-    kn_addr a, b;         // matrices
-    kn_addr acc_a, acc_b; // i64 sums of gradients
-    int64_t len_a, len_b; // values with padding
+    kn_addr a, b;           // matrices
+    kn_addr grad_a, grad_b; // f32, of the unit in hand
+    kn_addr acc_a, acc_b;   // i64 sums of gradients
+    int64_t len_a, len_b;   // values with padding
 };
 void lora_params_module(const struct lora_params *p, int32_t layer, enum mdl_target t,
                         struct lora_module *out);
@@ -42,6 +43,7 @@ void lora_params_module(const struct lora_params *p, int32_t layer, enum mdl_tar
 struct lora_ranges {
     int64_t n;
     kn_addr w, m, v; // f32
+    kn_addr grad;    // f32: the gradient of the unit in hand
     kn_addr acc;     // i64
 };
 void lora_params_ranges(const struct lora_params *p, struct lora_ranges *out);

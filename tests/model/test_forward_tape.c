@@ -163,7 +163,54 @@ static void test_tape(void **state) {
     fx_close(&x);
 }
 
+// A layer that goes through the walk once more, in slices, leaves what the tape had kept of it.
+static void test_again(void **state) {
+    (void)state;
+    struct ticking_clock clock;
+    ticking_clock_init(&clock, 5);
+    struct fx x;
+    fx_open(&x, "tests/golden/models/q8_0.gguf", &(struct fx_options){.clock = &clock.clock});
+    struct whole_tape t;
+    whole_tape_init(&t, x.weights, ROWS);
+    struct mdl_tape tape = {whole_tape_place, &t};
+    int32_t ids[ROWS];
+    for (int32_t i = 0; i < ROWS; i++)
+        ids[i] = (i * 37 + 11) % x.vocab;
+    struct fx_batch b;
+    struct fx_seq s;
+    fx_seq_init(&s, ids, ROWS, 100);
+    fx_batch_init(&b);
+    fx_batch_add(&b, &s, ROWS, FX_NONE, false);
+    struct err_info info;
+    assert_int_equal(mdl_forward_again(x.forward, 0, t.at[0], &info), ERR_INVALID);
+    fx_run(&x, &b, NULL, &tape);
+    struct taped_row *before = mem_zalloc(sizeof *before), *after = mem_zalloc(sizeof *after);
+    assert_non_null(before);
+    assert_non_null(after);
+    assert_int_equal(mdl_forward_again(x.forward, x.weights->config.n_layers, t.at[0], &info),
+                     ERR_INVALID);
+    for (int32_t l = x.weights->config.n_layers - 1; l >= 0; l--) {
+        const int kinds[] = {MDL_TAPE_QKV, MDL_TAPE_ATTN_OUT, MDL_TAPE_FFN_IN, MDL_TAPE_GATE_UP};
+        read_row(&x, &t, l, ROWS - 1, before);
+        for (int k = 0; k < 4; k++) {
+            size_t bytes = (size_t)ROWS * (size_t)t.width[kinds[k]] * sizeof(float);
+            x.ops->discard(x.device, t.at[kinds[k]] + (kn_addr)l * bytes, bytes);
+        }
+        kn_addr in = t.at[MDL_TAPE_ATTN_IN] +
+                     (kn_addr)l * ROWS * (kn_addr)t.width[MDL_TAPE_ATTN_IN] * sizeof(float);
+        assert_int_equal(mdl_forward_again(x.forward, l, in, &info), ERR_OK);
+        for (bool done = false; !done;)
+            assert_int_equal(mdl_forward_run(x.forward, clock.now, &done, &info), ERR_OK);
+        read_row(&x, &t, l, ROWS - 1, after);
+        assert_memory_equal(before, after, sizeof *before);
+    }
+    mem_free(before);
+    mem_free(after);
+    whole_tape_fini(&t);
+    fx_close(&x);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_tape)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_tape), cmocka_unit_test(test_again)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
