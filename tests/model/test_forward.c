@@ -403,6 +403,82 @@ static void test_errors(void **state) {
     each_model(errors);
 }
 
+// Makes one thing of a good batch wrong; false: there is no such case.
+static bool spoil(int i, int32_t vocab, struct fx_batch *b, struct mdl_kv *kv, enum err *expected) {
+    *expected = ERR_INVALID;
+    switch (i) {
+    case 0:
+        b->b->n_tokens = 0, *expected = ERR_LIMIT;
+        break;
+    case 1:
+        b->b->n_tokens = FX_TOKENS + 1, *expected = ERR_LIMIT;
+        break;
+    case 2:
+        b->b->n_seqs = FX_SEQS + 1, *expected = ERR_LIMIT;
+        break;
+    case 3:
+        b->b->n_want = FX_TOKENS + 1, *expected = ERR_LIMIT;
+        break;
+    case 4:
+        b->b->max_blocks = FX_BLOCKS + 1, *expected = ERR_LIMIT;
+        break;
+    case 5:
+        b->seq_start[0] = 1;
+        break;
+    case 6:
+        b->seq_start[1] = 13;
+        break;
+    case 7:
+        b->seq_start[2] = 12;
+        break;
+    case 8:
+        b->kv_len[0] = 0;
+        break;
+    case 9:
+        b->kv_len[1] = 4;
+        break;
+    case 10:
+        b->kv_len[1] = FX_BLOCKS * KN_KV_BLOCK + 1;
+        break;
+    case 11:
+        b->pos[4] = 5;
+        break;
+    case 12:
+        b->ids[2] = vocab;
+        break;
+    case 13:
+        b->ids[2] = ~N; // the previous step had N wanted positions
+        break;
+    case 14:
+        b->want[1].row = 13;
+        break;
+    case 15:
+        b->want[1].row = -1;
+        break;
+    case 16:
+        b->want[0].params.n_bias = 1;
+        break;
+    case 17:
+        b->want[0].params.n_counts = -1;
+        break;
+    case 18:
+        b->want[0].params.target = vocab;
+        break;
+    case 19:
+        b->want[0].params.n_logprobs = KN_MAX_TOP_LOGPROBS + 1;
+        break;
+    case 20:
+        kv->shape.layers++;
+        break;
+    case 21:
+        kv->pool = 0;
+        break;
+    default:
+        return false;
+    }
+    return true;
+}
+
 static void test_invalid_batches(void **state) {
     (void)state;
     struct fx x;
@@ -422,84 +498,16 @@ static void test_invalid_batches(void **state) {
         b.b.ids = b.ids, b.b.pos = b.pos, b.b.seq_start = b.seq_start, b.b.kv_len = b.kv_len;
         b.b.want = b.want;
         kv = x.kv;
-        enum err expected = ERR_INVALID;
-        switch (i) {
-        case 0:
-            b.b.n_tokens = 0, expected = ERR_LIMIT;
+        enum err expected;
+        if (!spoil(i, x.vocab, &b, &kv, &expected))
             break;
-        case 1:
-            b.b.n_tokens = FX_TOKENS + 1, expected = ERR_LIMIT;
-            break;
-        case 2:
-            b.b.n_seqs = FX_SEQS + 1, expected = ERR_LIMIT;
-            break;
-        case 3:
-            b.b.n_want = FX_TOKENS + 1, expected = ERR_LIMIT;
-            break;
-        case 4:
-            b.b.max_blocks = FX_BLOCKS + 1, expected = ERR_LIMIT;
-            break;
-        case 5:
-            b.seq_start[0] = 1;
-            break;
-        case 6:
-            b.seq_start[1] = 13;
-            break;
-        case 7:
-            b.seq_start[2] = 12;
-            break;
-        case 8:
-            b.kv_len[0] = 0;
-            break;
-        case 9:
-            b.kv_len[1] = 4;
-            break;
-        case 10:
-            b.kv_len[1] = FX_BLOCKS * KN_KV_BLOCK + 1;
-            break;
-        case 11:
-            b.pos[4] = 5;
-            break;
-        case 12:
-            b.ids[2] = x.vocab;
-            break;
-        case 13:
-            b.ids[2] = ~N; // the previous step had N wanted positions
-            break;
-        case 14:
-            b.want[1].row = 13;
-            break;
-        case 15:
-            b.want[1].row = -1;
-            break;
-        case 16:
-            b.want[0].params.n_bias = 1;
-            break;
-        case 17:
-            b.want[0].params.n_counts = -1;
-            break;
-        case 18:
-            b.want[0].params.target = x.vocab;
-            break;
-        case 19:
-            b.want[0].params.n_logprobs = KN_MAX_TOP_LOGPROBS + 1;
-            break;
-        case 20:
-            kv.shape.layers++;
-            break;
-        case 21:
-            kv.pool = 0;
-            break;
-        default:
-            mem_free(p.logits);
-            fx_close(&x);
-            return;
-        }
         info.code = ERR_OK;
         if (mdl_forward_begin(x.forward, &b.b, &kv, NULL, NULL, &info) != expected)
             fail_msg("case %d: %s", i, err_name(info.code));
         assert_int_equal(info.code, expected);
     }
+    mem_free(p.logits);
+    fx_close(&x);
 }
 
 // ---- memory
