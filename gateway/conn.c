@@ -12,7 +12,8 @@
 //    `readable` and `writable` remember what it said until a call would block.
 // 2. Requests of one connection are answered one after another: nothing is parsed while one is
 //    active beyond its own body, and nothing is read while bytes in `pending` are not parsed.
-//    So a connection buffers at most one read (GW_SCRATCH) of requests sent ahead.
+//    So a connection buffers at most one read (GW_SCRATCH) of requests sent ahead, or of a body
+//    whose handler has paused.
 // 3. `out` grows by handlers; gw__conn_run alone writes it. Above its high mark nothing is parsed.
 // 4. A connection is freed at the end of a turn, never inside a callback.
 // 5. A peer that ends its direction while its request is BUSY is gone (README rule 9).
@@ -219,8 +220,8 @@ static void flush(struct gw_conn *c) {
 }
 
 static bool may_parse(const struct gw_conn *c) {
-    return (c->state == GW_CONN_HEAD || c->state == GW_CONN_BODY) && !c->close_after &&
-           !c->failed && gw__conn_backlog(c) <= c->server->cfg.stream_high_bytes;
+    return (c->state == GW_CONN_HEAD || (c->state == GW_CONN_BODY && !c->paused)) &&
+           !c->close_after && !c->failed && gw__conn_backlog(c) <= c->server->cfg.stream_high_bytes;
 }
 
 // Parses data[0..n) and handles what it holds; returns how much was taken.
@@ -305,7 +306,9 @@ static void update_waits(struct gw_conn *c) {
     bool backlog = gw__conn_backlog(c) > 0;
     enum gw_wait kind = GW_WAITS;
     bool restart = false;
-    if (c->state == GW_CONN_BODY) {
+    if (c->state == GW_CONN_BODY && c->paused) {
+        c->body_mark = c->parse.body_bytes; // not the client's time
+    } else if (c->state == GW_CONN_BODY) {
         kind = GW_WAIT_BODY;
         if (c->parse.body_bytes >= c->body_mark + BODY_STEP) {
             c->body_mark = c->parse.body_bytes;

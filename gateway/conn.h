@@ -44,6 +44,7 @@ struct gw_conn {
     bool handled;     // ... and its handler was called
     bool counted;     // in the server\'s in_flight: until its answer is written
     bool ended;       // a request has ended since the idle time-out was set
+    bool paused;      // the handler takes no more of the body for now
     struct {
         bool begun, chunked, no_body;
         int status;

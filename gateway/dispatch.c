@@ -6,7 +6,10 @@
 #include <string.h>
 #include <strings.h>
 
-enum { READ_OVER_MAX = 64 << 10 }; // a refused request's body up to here is read and dropped
+enum {
+    READ_OVER_MAX = 64 << 10,        // a refused request's body up to here is read and dropped
+    PIECES_RESERVE = 4 * GW_SCRATCH, // what a body in pieces counts for in the in-flight budget
+};
 
 static bool id_ok(const char *s) {
     size_t n = strlen(s);
@@ -81,7 +84,7 @@ static void request_begin(struct gw_conn *c, bool parsed) {
     c->reject.code = ERR_OK;
     c->trace_id[0] = '\0';
     c->active = true;
-    c->handled = false;
+    c->handled = c->paused = false;
     c->sent = 0;
     c->body_mark = 0;
     choose_id(c, parsed ? p->request_id : NULL);
@@ -146,15 +149,20 @@ static bool reserve(struct gw_conn *c, size_t bytes) {
 
 static enum err check_body(struct gw_conn *c, const struct gw_route *t) {
     const struct gw_parse *p = &c->parse;
-    size_t max = c->server->cfg.max_body_bytes;
+    uint64_t max = t->max_body_bytes ? t->max_body_bytes : c->server->cfg.max_body_bytes;
+    uint64_t count = p->content_length;
     if (p->content_length == 0 && !p->chunked)
         return ERR_OK;
     if (p->content_length > max)
         return err_set(&c->reject, ERR_TOO_LARGE, NULL,
-                       "the request body is too large; at most %zu bytes are accepted", max);
+                       "the request body is too large; at most %llu bytes are accepted",
+                       (unsigned long long)max);
+    c->parse.body_limit = max;
     if (t->json_body && !is_json(p->content_type))
         return refuse(c, ERR_MEDIA_TYPE, "the Content-Type must be application/json");
-    if (!reserve(c, (size_t)p->content_length))
+    if (t->body_pieces && (p->chunked || count > PIECES_RESERVE))
+        count = PIECES_RESERVE;
+    if (!reserve(c, (size_t)count))
         return refuse(c, ERR_AGAIN, "too many request bytes are in flight; try again");
     return ERR_OK;
 }
@@ -212,9 +220,19 @@ static enum err check_request(struct gw_conn *c) {
 
 // The rest of the message is not wanted: answer now and close.
 static void refuse_now(struct gw_conn *c) {
+    // A handler that is reading the body learns that its request is over.
+    if (c->handled && c->req.on_close)
+        c->req.on_close(&c->req);
+    c->req.on_close = NULL;
+    c->handled = false;
     c->close_after = c->linger = true;
     c->state = GW_CONN_BUSY;
     gw_reply_error(&c->req, &c->reject);
+}
+
+static void call_handler(struct gw_conn *c) {
+    c->handled = true;
+    c->req.route__->handle(&c->req, c->req.route__->arg);
 }
 
 void gw__dispatch_head(struct gw_conn *c, bool body_in_hand) {
@@ -232,7 +250,13 @@ void gw__dispatch_head(struct gw_conn *c, bool body_in_hand) {
                 refuse(c, ERR_INVALID, "OPTIONS takes no body");
             refuse_now(c);
         }
-    } else if (p->expect_continue && !body_in_hand) {
+        return;
+    }
+    if (c->req.route__->body_pieces) {
+        p->pieces = true;
+        call_handler(c);
+    }
+    if (c->active && p->expect_continue && !body_in_hand) {
         buf_puts(&c->out, "HTTP/1.1 100 Continue\r\n\r\n");
         if (buf_err(&c->out))
             c->failed = true;
@@ -240,15 +264,33 @@ void gw__dispatch_head(struct gw_conn *c, bool body_in_hand) {
 }
 
 void gw__dispatch_body(struct gw_conn *c) {
-    size_t have = c->parse.body.len;
-    if (!c->parse.chunked || have <= c->reserved || reserve(c, have - c->reserved))
+    struct gw_parse *p = &c->parse;
+    size_t have = p->body.len;
+    if (p->pieces) {
+        if (c->handled && have)
+            c->req.on_body(&c->req, p->body.data, have);
+        buf_clear(&p->body);
+        return;
+    }
+    if (!p->chunked || have <= c->reserved || reserve(c, have - c->reserved))
         return;
     refuse(c, ERR_AGAIN, "too many request bytes are in flight; try again");
     refuse_now(c);
 }
 
+// The end of a body whose handler gets it in pieces; an empty one begins here.
+static void end_pieces(struct gw_conn *c) {
+    struct gw_request *r = &c->req;
+    if (!c->handled)
+        call_handler(c);
+    if (c->active && c->handled)
+        r->on_body_end(r);
+}
+
 void gw__dispatch_done(struct gw_conn *c) {
     struct gw_request *r = &c->req;
+    if (c->parse.pieces)
+        c->state = GW_CONN_BUSY; // before the last piece: its answer costs the connection nothing
     if (!c->reject.code)
         gw__dispatch_body(c); // the last bytes of a chunked body
     if (!c->active)
@@ -260,12 +302,23 @@ void gw__dispatch_done(struct gw_conn *c) {
         gw_reply_error(r, &c->reject);
     } else if (c->options) {
         gw__cors_answer(c, c->options);
+    } else if (r->route__->body_pieces) {
+        end_pieces(c);
     } else {
         r->body = c->parse.body.data ? c->parse.body.data : "";
         r->body_len = c->parse.body.len;
-        c->handled = true;
-        r->route__->handle(r, r->route__->arg);
+        call_handler(c);
     }
+}
+
+void gw_body_pause(struct gw_request *r) {
+    r->conn__->paused = true;
+}
+
+void gw_body_resume(struct gw_request *r) {
+    struct gw_conn *c = r->conn__;
+    c->paused = false;
+    gw__conn_dirty(c);
 }
 
 void gw__dispatch_bad(struct gw_conn *c) {

@@ -10,6 +10,12 @@
 // goes away first, `on_close` is called instead, and the request is gone then; whatever it had
 // running must be cancelled. A handler that answers later and sets no on_close must still answer;
 // that answer goes nowhere.
+//
+// A route with `body_pieces` gets its body as it comes: its handler is called at the end of the
+// head, sets on_close, on_body and on_body_end (or answers at once), and may answer at any time;
+// what was not read of the body then costs the connection. Nothing more is read from the client
+// between gw_body_pause and gw_body_resume; what was read before still comes, on_body_end too. A
+// body that ends badly (malformed, too large, too slow) is answered by the server, after on_close.
 #pragma once
 #include "base/arena.h"
 #include "base/clock.h"
@@ -57,6 +63,9 @@ struct gw_request {
     void *handler;
     void (*on_close)(struct gw_request *r);    // client gone or server stops; do not reply
     void (*on_writable)(struct gw_request *r); // the output buffer fell below its low mark
+    // Set by the handler of a route with body_pieces. The bytes are valid during the call.
+    void (*on_body)(struct gw_request *r, const char *p, size_t n);
+    void (*on_body_end)(struct gw_request *r); // all of it came
     struct gw_conn *conn__;
     const struct gw_route *route__;
 };
@@ -80,6 +89,8 @@ struct gw_route {
     bool json_body; // Content-Type must be application/json where a body is given (415)
     void (*handle)(struct gw_request *r, void *arg);
     void *arg;
+    bool body_pieces;        // see above; such bodies are not counted whole as in flight
+    uint64_t max_body_bytes; // of this route; 0: the server's
 };
 
 // Sizes, times and counts that are 0 take the default in brackets. Everything pointed to outlives
@@ -135,6 +146,10 @@ struct gw_timer;
 struct gw_timer *gw_loop_timer(struct gw_loop *l, int64_t delay_ns, void (*fn)(void *arg),
                                void *arg);
 void gw_loop_timer_cancel(struct gw_timer *t);
+
+// Routes with body_pieces; the loop's thread.
+void gw_body_pause(struct gw_request *r);
+void gw_body_resume(struct gw_request *r);
 
 const char *gw_request_header(const struct gw_request *r, const char *lower_name); // NULL if absent
 // Adds a response header (before reply or stream_begin). Values with CR, LF or NUL are dropped.

@@ -115,7 +115,7 @@ static int on_body(llhttp_t *l, const char *at, size_t n) {
     p->mark = at + n;
     p->framing_run = 0;
     p->prev = 0;
-    if (n > p->limits.max_body_bytes || p->body_bytes > p->limits.max_body_bytes - n)
+    if (n > p->body_limit || p->body_bytes > p->body_limit - n)
         return fail(p, ERR_TOO_LARGE, "the request body is too large");
     return take_body(p, at, n) ? 0 : fail(p, ERR_NOMEM, "out of memory");
 }
@@ -136,7 +136,7 @@ void gw_parse_init(struct gw_parse *p, const struct gw_parse_limits *limits) {
     *p = (struct gw_parse){.limits = *limits};
     // The text holds no more than the head plus one NUL for each part.
     buf_init(&p->text, limits->max_header_bytes + 4 * (GW_MAX_HEADERS + 1));
-    buf_init(&p->body, limits->max_body_bytes);
+    buf_init(&p->body, 0); // bounded by body_limit and, with a length, by the caller
     gw_parse_next(p);
 }
 
@@ -159,7 +159,8 @@ void gw_parse_next(struct gw_parse *p) {
     buf_clear(&p->body);
     p->bytes = p->n_headers = p->n_fields = p->line = p->framing = p->framing_run = 0;
     p->body_bytes = p->content_length = 0;
-    p->discard = p->complete = p->chunked = false;
+    p->discard = p->pieces = p->complete = p->chunked = false;
+    p->body_limit = p->limits.max_body_bytes;
     p->lead = 0;
     p->first_line = true;
     p->words = 0;
@@ -227,7 +228,8 @@ static enum gw_parse_event bad(struct gw_parse *p, struct err_info *info, enum e
         err_set(info, e, NULL, "%s; at most %zu bytes and %d fields are accepted", why,
                 p->limits.max_header_bytes, GW_MAX_HEADERS);
     else if (e == ERR_TOO_LARGE)
-        err_set(info, e, NULL, "%s; at most %zu bytes are accepted", why, p->limits.max_body_bytes);
+        err_set(info, e, NULL, "%s; at most %llu bytes are accepted", why,
+                (unsigned long long)p->body_limit);
     else
         err_set(info, e, NULL, "%s", why);
     return GW_PARSE_BAD;
@@ -311,7 +313,7 @@ static enum gw_parse_event feed_length(struct gw_parse *p, const char *s, size_t
                                        struct err_info *info) {
     uint64_t left = p->content_length - p->body_bytes;
     size_t len = left < n ? (size_t)left : n;
-    if (p->body_bytes == 0 && !p->discard)
+    if (p->body_bytes == 0 && !p->discard && !p->pieces)
         (void)buf_reserve(&p->body, left < BODY_RESERVE_MAX ? (size_t)left : BODY_RESERVE_MAX);
     if (!take_body(p, s, len))
         return bad(p, info, ERR_NOMEM, "out of memory");

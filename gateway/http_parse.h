@@ -39,10 +39,12 @@ struct gw_parse {
     const char *host, *authorization, *content_type, *origin, *request_id, *traceparent, *expect;
     const char *content_length_text, *transfer_encoding; // only seen by the head rules
     size_t bytes;                                        // of this message so far
-    // The body; it stays empty with `discard`, which may be set at GW_PARSE_HEAD.
+    // The body; it stays empty with `discard`. With `pieces` it holds what the last feed brought, which
+    // the caller takes out. Both may be set at GW_PARSE_HEAD, and so may the limit.
     struct buf body;
     uint64_t body_bytes;
-    bool discard;
+    uint64_t body_limit; // limits.max_body_bytes, unless set
+    bool discard, pieces;
 
     // private below
     struct gw_parse_limits limits;

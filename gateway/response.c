@@ -106,6 +106,8 @@ static char *put_int(char *to, int64_t v) {
 bool gw__response_head(struct gw_conn *c, int status, const char *content_type, int64_t length) {
     const struct gw_server *s = c->server;
     int64_t now = gw__now(s);
+    if (c->state == GW_CONN_BODY) // the rest of the body is not read
+        c->close_after = c->linger = true;
     if (!c->parse.keep_alive || atomic_load_explicit(&s->draining, memory_order_relaxed))
         c->close_after = true;
     char *to = buf_reserve(&c->out, 384 + c->extra.len + (content_type ? strlen(content_type) : 0));
@@ -167,6 +169,8 @@ void gw__request_end(struct gw_conn *c, int status) {
     c->stream.begun = false;
     r->on_close = NULL;
     r->on_writable = NULL;
+    r->on_body = NULL;
+    r->on_body_end = NULL;
     if (atomic_load_explicit(&s->draining, memory_order_relaxed))
         c->close_after = true;
     c->state = GW_CONN_HEAD;

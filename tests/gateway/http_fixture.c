@@ -93,6 +93,82 @@ static void later(struct gw_request *r, void *arg) {
     pthread_mutex_unlock(&f->mutex);
 }
 
+// Counts its body as it comes. ?pause: takes it piece by piece, with a rest after each; ?refuse:
+// answers at once; ?stop: answers after the first piece; ?keep: never answers.
+struct pieces {
+    struct fx *f;
+    size_t n;
+    uint32_t sum;
+    bool ended, paused;
+};
+
+static void pieces_answer(struct gw_request *r) {
+    const struct pieces *p = r->handler;
+    char text[64];
+    int n = snprintf(text, sizeof text, "%zu %u", p->n, p->sum);
+    if (!strstr(r->query, "keep"))
+        gw_reply(r, 200, "text/plain", text, (size_t)n);
+}
+
+static void pieces_rested(void *arg) {
+    struct gw_request *r = arg;
+    struct pieces *p = r->handler;
+    p->paused = false;
+    if (p->ended)
+        pieces_answer(r);
+    else
+        gw_body_resume(r);
+}
+
+static void pieces_body(struct gw_request *r, const char *s, size_t n) {
+    struct pieces *p = r->handler;
+    assert_false(p->paused);
+    p->n += n;
+    p->f->body_bytes += n;
+    if (n > p->f->largest_piece)
+        p->f->largest_piece = n;
+    for (size_t i = 0; i < n; i++)
+        p->sum = p->sum * 31 + (unsigned char)s[i];
+    if (strstr(r->query, "stop")) {
+        gw_reply(r, 400, "text/plain", "stop", 4);
+    } else if (strstr(r->query, "pause")) {
+        p->paused = true;
+        gw_body_pause(r);
+        assert_non_null(gw_loop_timer(r->loop, 2000000, pieces_rested, r));
+    } else if (strstr(r->query, "hold")) {
+        gw_body_pause(r);
+    }
+}
+
+static void pieces_end(struct gw_request *r) {
+    struct pieces *p = r->handler;
+    p->ended = true;
+    if (!p->paused)
+        pieces_answer(r);
+}
+
+static void pieces_close(struct gw_request *r) {
+    struct pieces *p = r->handler;
+    pthread_mutex_lock(&p->f->mutex);
+    p->f->closed++;
+    pthread_cond_broadcast(&p->f->changed);
+    pthread_mutex_unlock(&p->f->mutex);
+}
+
+static void pieces(struct gw_request *r, void *arg) {
+    count(arg);
+    struct pieces *p = arena_zalloc(&r->arena, sizeof *p);
+    if (strstr(r->query, "refuse") || !p) {
+        gw_reply(r, p ? 403 : 503, "application/json", "{\"type\":\"server_error\"}", 23);
+        return;
+    }
+    p->f = arg;
+    r->handler = p;
+    r->on_close = pieces_close;
+    r->on_body = pieces_body;
+    r->on_body_end = pieces_end;
+}
+
 void fx_start(struct fx *f, const struct gw_config *cfg) {
     *f = (struct fx){.mutex = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
     if (cfg)
@@ -104,6 +180,12 @@ void fx_start(struct fx *f, const struct gw_config *cfg) {
         {.methods = GW_GET, .pattern = "/health", .handle = health},
         {.methods = GW_POST, .pattern = "/echo", .auth = key, .json_body = true, .handle = echo},
         {.methods = GW_POST, .pattern = "/raw", .handle = echo},
+        {.methods = GW_POST,
+         .pattern = "/pieces",
+         .auth = key,
+         .handle = pieces,
+         .body_pieces = true,
+         .max_body_bytes = 4 << 20},
         {.methods = GW_GET, .pattern = "/items/{id}/part", .handle = params},
         {.methods = GW_GET, .pattern = "/items/fixed/part", .handle = params},
         {.methods = GW_GET | GW_DELETE, .pattern = "/files/{path}", .handle = params},

@@ -9,7 +9,8 @@
 
 // Routes: GET /health; POST /echo (JSON, its body comes back), POST /raw (any type); GET
 // /items/{id}/part and /files/{path} (parameters come back); POST /later (answered by fx_answer);
-// GET, POST /stream (driven by fx_stream_*); GET /metrics. With keys: /echo, /later and /stream need
+// GET, POST /stream (driven by fx_stream_*); POST /pieces (counts a body of up to 4 MiB as it comes); GET
+// /metrics. With keys: /echo, /later and /stream need
 // one, GET /admin an administrator's.
 struct fx {
     struct gw_server *server;
@@ -23,9 +24,10 @@ struct fx {
     pthread_cond_t changed;
     struct gw_request *waiting[600];
     _Atomic size_t n_waiting;
-    _Atomic int closed;   // on_close calls
-    _Atomic int writable; // on_writable calls
-    _Atomic int handled;  // handler calls
+    _Atomic int closed;                       // on_close calls
+    _Atomic int writable;                     // on_writable calls
+    _Atomic int handled;                      // handler calls
+    _Atomic size_t body_bytes, largest_piece; // of /pieces
 };
 
 // `cfg` may be NULL; what fixture and routes need is filled in.
