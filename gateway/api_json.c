@@ -1,67 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gateway/api_json.h"
-#include "base/mem.h"
-#include "base/utf8.h"
+#include "model/json_doc.h"
 #include <math.h>
 #include <string.h>
 
-// One pass over the text outside of strings: nesting and the number of elements bound what the
-// parser builds.
-static enum err check_shape(const char *s, size_t n, struct err_info *info) {
-    size_t depth = 0, elements = 0;
-    bool in_string = false;
-    for (size_t i = 0; i < n; i++) {
-        char c = s[i];
-        if (in_string) {
-            if (c == '\\')
-                i++;
-            else if (c == '"')
-                in_string = false;
-            continue;
-        }
-        if (c == '"') {
-            in_string = true;
-        } else if (c == '{' || c == '[') {
-            if (++depth > API_JSON_MAX_DEPTH)
-                return err_set(info, ERR_INVALID, NULL,
-                               "the request body nests deeper than %d levels", API_JSON_MAX_DEPTH);
-            elements++;
-        } else if (c == '}' || c == ']') {
-            depth -= depth > 0;
-        } else if (c == ',') {
-            elements++;
-        }
-        if (elements > API_JSON_MAX_ELEMENTS)
-            return err_set(info, ERR_INVALID, NULL, "the request body has more than %d elements",
-                           API_JSON_MAX_ELEMENTS);
-    }
-    return ERR_OK;
-}
-
 enum err api_json_parse(const char *body, size_t len, json_t **out, struct err_info *info) {
+    static const struct json_doc_limits limits = {API_JSON_MAX_DEPTH, API_JSON_MAX_ELEMENTS, false};
     if (len == 0)
         return err_set(info, ERR_INVALID, NULL,
                        "the request body is empty; a JSON object is expected");
-    if (!utf8_valid(body, len))
-        return err_set(info, ERR_INVALID, NULL, "the request body is not valid UTF-8 (byte %zu)",
-                       utf8_valid_prefix(body, len));
-    enum err rc = check_shape(body, len, info);
-    if (rc)
-        return rc;
-    json_error_t e;
-    // Without memory the parser may speak of bad syntax, and may even lose a character in silence.
-    uint64_t failures = mem_failures();
-    json_t *root = json_loadb(body, len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &e);
-    if (mem_failures() != failures) {
-        json_decref(root);
+    struct json_doc_error e;
+    json_t *root;
+    switch (json_doc_parse(body, len, &limits, &root, &e)) {
+    case JSON_DOC_OK:
+        break;
+    case JSON_DOC_NOMEM:
         return err_set(info, ERR_NOMEM, NULL, "out of memory while reading the request");
+    case JSON_DOC_UTF8:
+        return err_set(info, ERR_INVALID, NULL, "the request body is not valid UTF-8 (byte %zu)",
+                       e.at);
+    case JSON_DOC_DEEP:
+        return err_set(info, ERR_INVALID, NULL, "the request body nests deeper than %d levels",
+                       API_JSON_MAX_DEPTH);
+    case JSON_DOC_MANY:
+        return err_set(info, ERR_INVALID, NULL, "the request body has more than %d elements",
+                       API_JSON_MAX_ELEMENTS);
+    case JSON_DOC_SYNTAX:
+        return err_set(info, ERR_INVALID, NULL, "invalid JSON at line %d column %d: %s",
+                       e.json.line, e.json.column, e.json.text);
     }
-    if (!root)
-        return err_set(info, ERR_INVALID, NULL, "invalid JSON at line %d column %d: %s", e.line,
-                       e.column, e.text);
     if (!json_is_object(root)) {
-        rc = err_set(info, ERR_INVALID, NULL, "the request body must be a JSON object, not %s",
-                     api_json_type_name(root));
+        enum err rc =
+            err_set(info, ERR_INVALID, NULL, "the request body must be a JSON object, not %s",
+                    json_doc_type_name(root));
         json_decref(root);
         return rc;
     }
@@ -70,23 +41,7 @@ enum err api_json_parse(const char *body, size_t len, json_t **out, struct err_i
 }
 
 const char *api_json_type_name(const json_t *v) {
-    switch (json_typeof(v)) {
-    case JSON_OBJECT:
-        return "an object";
-    case JSON_ARRAY:
-        return "an array";
-    case JSON_STRING:
-        return "a string";
-    case JSON_INTEGER:
-    case JSON_REAL:
-        return "a number";
-    case JSON_TRUE:
-    case JSON_FALSE:
-        return "a boolean";
-    case JSON_NULL:
-        break;
-    }
-    return "null";
+    return json_doc_type_name(v);
 }
 
 static const json_t *present(const json_t *o, const char *name) {
