@@ -408,19 +408,19 @@ static bool spoil(int i, int32_t vocab, struct fx_batch *b, struct mdl_kv *kv, e
     *expected = ERR_INVALID;
     switch (i) {
     case 0:
-        b->b->n_tokens = 0, *expected = ERR_LIMIT;
+        b->b.n_tokens = 0, *expected = ERR_LIMIT;
         break;
     case 1:
-        b->b->n_tokens = FX_TOKENS + 1, *expected = ERR_LIMIT;
+        b->b.n_tokens = FX_TOKENS + 1, *expected = ERR_LIMIT;
         break;
     case 2:
-        b->b->n_seqs = FX_SEQS + 1, *expected = ERR_LIMIT;
+        b->b.n_seqs = FX_SEQS + 1, *expected = ERR_LIMIT;
         break;
     case 3:
-        b->b->n_want = FX_TOKENS + 1, *expected = ERR_LIMIT;
+        b->b.n_want = FX_TOKENS + 1, *expected = ERR_LIMIT;
         break;
     case 4:
-        b->b->max_blocks = FX_BLOCKS + 1, *expected = ERR_LIMIT;
+        b->b.max_blocks = FX_BLOCKS + 1, *expected = ERR_LIMIT;
         break;
     case 5:
         b->seq_start[0] = 1;
