@@ -7,8 +7,8 @@
 // have the layout of what they belong to, so element-wise operations need not know it; padding
 // stays zero.
 //
-// Order of the sums, the same for any batch, thread count and cut: A x is one chain over k, B u one
-// chain over r; gradients are one chain over the rows in order.
+// Order of the sums: fixed by the shape alone, the same for any batch, thread count and cut. Gradients
+// are one chain over the rows in order.
 #pragma once
 #include "kernels/batch.h"
 #include <stdbool.h>
@@ -27,10 +27,12 @@ struct kn_lora_entry {
 };
 
 // Inverted dropout on x, in training only: feature f of row t is kept, times 1 / (1 - p), where the
-// counter-based noise of (keys[t], module, f) is at least p. The same for forward and backward.
+// noise of (keys[t], module, f) is at least p. The noise is a word of Philox (kernels/philox.h) over
+// 2^32: word f / 16 mod 4 for the counter {f / 64 * 16 + f mod 16, module, 0, 0} and the key {low, high
+// half of keys[t]}. The same for forward and backward.
 struct kn_dropout {
-    float p;         // 0: none
-    uint32_t module; // layer and target
+    float p;         // 0: none; below 1
+    uint32_t module; // layer and target; in kn_lora of part 0, part j has module + j
     kn_addr keys;    // u64 [rows]: made of seed, epoch, sample and token
 };
 
