@@ -221,7 +221,7 @@ static void bench_attn_case(struct bench *b, const struct attn_case *c) {
     b->ops->free(b->d, yq, out);
 }
 
-static void bench_attn(struct bench *b) {
+static void bench_attn(struct bench *b, const char *part) {
     static const struct attn_case cases[] = {
         {"9/3x64 prefill 512", 9, 3, 64, 1, 0, 512},
         {"9/3x64 prefill 512 at 3500", 9, 3, 64, 1, 3500, 512},
@@ -236,7 +236,8 @@ static void bench_attn(struct bench *b) {
         {"9/3x64 decode 256 at 256", 9, 3, 64, 256, 255, 1},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        bench_attn_case(b, &cases[i]);
+        if (strstr(cases[i].name, part))
+            bench_attn_case(b, &cases[i]);
 }
 
 // ---- rows
@@ -384,6 +385,7 @@ int main(int argc, char **argv) {
     struct kn_device_config cfg = {0};
     unsigned what = 0;
     bool cpu_time = false;
+    const char *part = "";
     for (int i = 1; i < argc; i++) {
         if (!strcmp(argv[i], "attn"))
             what |= 1;
@@ -399,9 +401,11 @@ int main(int argc, char **argv) {
             cfg.isa = argv[++i];
         else if (i + 1 < argc && !strcmp(argv[i], "--reps"))
             b.reps = (int)strtol(argv[++i], NULL, 10);
+        else if (i + 1 < argc && !strcmp(argv[i], "--case"))
+            part = argv[++i];
         else
             die("usage: graft_bench_rows [attn] [rows] [sample] [--threads N] [--isa NAME] "
-                "[--reps N]");
+                "[--reps N] [--case PART OF AN ATTENTION CASE'S NAME]");
     }
     if (b.reps < 1 || b.reps > MAX_REPS)
         die("--reps must be 1 to 200");
@@ -416,7 +420,7 @@ int main(int argc, char **argv) {
     printf("%s, %d threads\n", b.info.kernel_set, b.info.threads);
     bench_empty(&b);
     if (!what || what & 1)
-        bench_attn(&b);
+        bench_attn(&b, part);
     if (!what || what & 2)
         bench_rows(&b);
     if (!what || what & 2)

@@ -26,6 +26,10 @@ const char *const *kn_test_levels(void) {
     return all;
 }
 
+bool kn_test_attn_rounds(const char *isa) {
+    return strcmp(isa, "avx512bf16") == 0;
+}
+
 void kn_fixture_open(struct kn_fixture *f, const char *isa, int threads) {
     memset(f, 0, sizeof *f);
     f->ops = &kn_ops_cpu;

@@ -24,6 +24,8 @@ struct kn_fixture {
 
 // The ISA levels this machine can run, NULL-terminated.
 const char *const *kn_test_levels(void);
+// Whether a level's attention rounds queries and weights to bf16.
+bool kn_test_attn_rounds(const char *isa);
 void kn_fixture_open(struct kn_fixture *f, const char *isa, int threads);
 void kn_fixture_close(struct kn_fixture *f);
 

@@ -239,46 +239,121 @@ static double bf16(float x) {
 }
 
 // Plain softmax attention of one query, in double.
-static void reference(const struct world *w, const struct sequence *s, int32_t pos, int32_t head,
-                      double *out) {
+struct model {
+    bool round_q; // q * scale * log2(e) to bf16, as the level avx512bf16 says it does
+    double out[256];
+    // What rounding to bf16 may change. With weights w * (1 + e) that are used and added up alike, a
+    // value changes by the sum of w e (v - out), over 1 + the mean of e.
+    double most[256];  // at most so much: weights are rounded, and q if it is not rounded above
+    double sigma[256]; // root of the sum of w^2 (v - out)^2
+};
+
+static const double bf16_half_ulp = 0x1p-8; // relative, at most
+
+// Scores of positions lo..pos -> p, and the sum of the terms' magnitudes -> mag.
+static void model_scores(const struct world *w, const struct sequence *s, int32_t pos, int32_t head,
+                         int32_t lo, bool round_q, double *p, double *mag) {
+    int32_t d = w->s.dim, kvh = head / (w->s.heads / w->s.kv_heads);
+    size_t row = (size_t)width(&w->s);
+    const float *src = s->qkv + (size_t)pos * row + head * d;
+    float scale = (float)(1.0 / sqrt((double)d));
+    double q[256];
+    for (int32_t i = 0; i < d; i++)
+        q[i] = round_q ? bf16(src[i] * (scale * 1.44269504f)) / 1.4426950408889634
+                       : (double)src[i] / sqrt((double)d);
+    for (int32_t j = lo; j <= pos; j++) {
+        const float *k = s->qkv + (size_t)j * row + (w->s.heads + kvh) * d;
+        p[j] = mag[j] = 0;
+        for (int32_t i = 0; i < d; i++) {
+            p[j] += q[i] * bf16(k[i]);
+            mag[j] += fabs(q[i] * bf16(k[i]));
+        }
+    }
+}
+
+static void model_run(const struct world *w, const struct sequence *s, int32_t pos, int32_t head,
+                      struct model *m) {
     int32_t d = w->s.dim, kvh = head / (w->s.heads / w->s.kv_heads);
     int32_t lo = w->s.window && pos >= w->s.window ? pos - w->s.window + 1 : 0;
     size_t row = (size_t)width(&w->s);
-    const float *q = s->qkv + (size_t)pos * row + head * d;
-    double *p = mem_alloc((size_t)(pos + 1) * sizeof *p), top = -(double)INFINITY, sum = 0;
+    double *p = mem_alloc((size_t)(pos + 1) * 2 * sizeof *p), *mag = p + pos + 1;
     assert_non_null(p);
-    for (int32_t j = lo; j <= pos; j++) {
-        const float *k = s->qkv + (size_t)j * row + (w->s.heads + kvh) * d;
-        double dot = 0;
-        for (int32_t i = 0; i < d; i++)
-            dot += (double)q[i] * bf16(k[i]);
-        p[j] = dot / sqrt((double)d);
+    model_scores(w, s, pos, head, lo, m->round_q, p, mag);
+    double top = -(double)INFINITY, sum = 0, worst = 0;
+    for (int32_t j = lo; j <= pos; j++)
         top = p[j] > top ? p[j] : top;
-    }
-    for (int32_t i = 0; i < d; i++)
-        out[i] = 0;
     for (int32_t j = lo; j <= pos; j++) {
-        const float *v = s->qkv + (size_t)j * row + (w->s.heads + w->s.kv_heads + kvh) * d;
-        double e = exp(p[j] - top);
-        sum += e;
-        for (int32_t i = 0; i < d; i++)
-            out[i] += e * bf16(v[i]);
+        sum += p[j] = exp(p[j] - top);
+        // relative error of a weight: of its score, of 2^x, of rounding it
+        double score = (m->round_q ? 1e-6 : bf16_half_ulp) * mag[j];
+        mag[j] = exp(score + 1e-5) * (1 + bf16_half_ulp) - 1;
+        worst = mag[j] > worst ? mag[j] : worst;
     }
-    for (int32_t i = 0; i < d; i++)
-        out[i] /= sum;
+    const float *v = s->qkv + (w->s.heads + w->s.kv_heads + kvh) * d;
+    for (int32_t i = 0; i < d; i++) {
+        double out = 0, most = 0, square = 0;
+        for (int32_t j = lo; j <= pos; j++)
+            out += p[j] / sum * bf16(v[(size_t)j * row + (size_t)i]);
+        for (int32_t j = lo; j <= pos; j++) {
+            double x = p[j] / sum * fabs(bf16(v[(size_t)j * row + (size_t)i]) - out);
+            most += x * mag[j];
+            square += x * x;
+        }
+        m->out[i] = out;
+        m->most[i] = most / (1 - worst);
+        m->sigma[i] = sqrt(square);
+    }
     mem_free(p);
 }
 
-static void check_reference(const struct world *w) {
+// Errors of a level that rounds, over their expected spread.
+struct errors {
+    double square;
+    size_t n;
+};
+
+// One row and head against the model. rtol and atol: what f32 may be off.
+static void check_row(const struct world *w, const char *isa, int seq, int32_t pos, int32_t head,
+                      const float *got, double rtol, double atol, struct errors *e) {
+    struct model m = {false};
+    model_run(w, &w->seq[seq], pos, head, &m);
+    if (!kn_test_attn_rounds(isa)) {
+        kn_assert_close(got, m.out, (size_t)w->s.dim, rtol, atol);
+        return;
+    }
+    for (int round_q = 0; round_q < 2; round_q++) {
+        if (round_q) {
+            m.round_q = true;
+            model_run(w, &w->seq[seq], pos, head, &m);
+        }
+        for (int32_t i = 0; i < w->s.dim; i++) {
+            double f32 = rtol * fabs(m.out[i]) + atol;
+            assert_true(fabs((double)got[i] - m.out[i]) <= m.most[i] + f32);
+            if (round_q) {
+                double x = ((double)got[i] - m.out[i]) / (m.sigma[i] * bf16_half_ulp + f32);
+                e->square += x * x;
+                e->n++;
+            }
+        }
+    }
+}
+
+// A rounding error is spread evenly over half a step in either direction; where all places within a
+// binade are equally likely, the root of its mean square is 0.425 of the largest relative error.
+static void check_errors(const char *isa, const struct errors *e) {
+    if (kn_test_attn_rounds(isa))
+        assert_true(sqrt(e->square / (double)e->n) < 0.5);
+}
+
+static void check_reference(const struct world *w, const char *isa) {
+    struct errors e = {0};
     for (int i = 0; i < w->n; i++)
         for (int32_t pos = 0; pos < w->seq[i].len; pos += pos < 80 || pos > 1020 ? 1 + pos / 60 : 9)
-            for (int32_t h = 0; h < w->s.heads; h++) {
-                double want[256];
-                reference(w, &w->seq[i], pos, h, want);
-                kn_assert_close(w->seq[i].out + (size_t)pos * (size_t)out_width(&w->s) +
-                                    h * w->s.dim,
-                                want, (size_t)w->s.dim, 1e-5, 2e-6);
-            }
+            for (int32_t h = 0; h < w->s.heads; h++)
+                check_row(w, isa, i, pos, h,
+                          w->seq[i].out + (size_t)pos * (size_t)out_width(&w->s) + h * w->s.dim,
+                          1e-5, 2e-6, &e);
+    check_errors(isa, &e);
 }
 
 // Each Q8 block says what its 32 values say, to half a step.
@@ -319,7 +394,7 @@ static void check_shape(const char *isa, struct shape s, const int32_t *lens) {
     uint8_t *q8[MAX_SEQS];
     world_init(&w, s, lens, (uint64_t)s.dim * 1000 + (uint64_t)s.heads);
     serve_alone(&w, isa, 1);
-    check_reference(&w);
+    check_reference(&w, isa);
     check_q8(&w);
     keep(&w, out, q8);
     static const int threads[] = {1, 2, 4};
@@ -367,27 +442,37 @@ static void test_spans(void **state) {
     for_levels(spans);
 }
 
-// A key or value that a query does not see must not reach it, even if it is NaN.
-static void future(const char *isa) {
-    static const int32_t lens[] = {100, 0};
-    struct world w;
-    world_init(&w, (struct shape){4, 2, 64, 0}, lens, 5);
-    serve_alone(&w, isa, 1);
-    size_t row = (size_t)out_width(&w.s);
-    float *before = mem_dup(w.seq[0].out, 100 * row * sizeof(float));
-    assert_non_null(before);
-    for (int32_t i = w.s.heads * w.s.dim; i < width(&w.s); i++)
-        w.seq[0].qkv[70 * width(&w.s) + i] = NAN;
-    serve_alone(&w, isa, 2);
-    kn_assert_same(w.seq[0].out, before, 70 * row * sizeof(float));
-    for (size_t i = 70 * row; i < 100 * row; i++)
-        assert_true(isnan(w.seq[0].out[i]));
-    mem_free(before);
-    world_free(&w);
+// A key or value that a query does not see must not reach it, even if it is NaN: neither a later one
+// nor one that has left the window, whichever half of a pair of positions it is.
+static void unseen(const char *isa) {
+    enum { LEN = 100, WINDOW = 21 };
+    static const int32_t lens[] = {LEN, 0};
+    for (int32_t bad = 68; bad < 72; bad++)
+        for (int32_t window = 0; window <= WINDOW; window += WINDOW) {
+            struct world w;
+            world_init(&w, (struct shape){4, 2, 64, window}, lens, 5);
+            serve_alone(&w, isa, 1);
+            size_t row = (size_t)out_width(&w.s);
+            float *before = mem_dup(w.seq[0].out, LEN * row * sizeof(float));
+            assert_non_null(before);
+            for (int32_t i = w.s.heads * w.s.dim; i < width(&w.s); i++)
+                w.seq[0].qkv[bad * width(&w.s) + i] = NAN;
+            serve_alone(&w, isa, 2);
+            int32_t after = window ? bad + window : LEN;
+            for (int32_t pos = 0; pos < LEN; pos++) {
+                const float *out = w.seq[0].out + (size_t)pos * row;
+                if (pos < bad || pos >= after)
+                    kn_assert_same(out, before + (size_t)pos * row, row * sizeof(float));
+                for (size_t i = 0; pos >= bad && pos < after && i < row; i++)
+                    assert_true(isnan(out[i]));
+            }
+            mem_free(before);
+            world_free(&w);
+        }
 }
-static void test_future(void **state) {
+static void test_unseen(void **state) {
     (void)state;
-    for_levels(future);
+    for_levels(unseen);
 }
 
 // Blocks that have left the window may be gone from the table; a missing one inside is an error.
@@ -495,11 +580,9 @@ static void long_context(const char *isa) {
         device_close(&d);
     }
     kn_assert_same(out[0], out[1], sizeof out[0]);
-    for (int32_t h = 0; h < 2; h++) {
-        double want[8];
-        reference(&w, &w.seq[0], LEN - 1, h, want);
-        kn_assert_close(out[0] + h * 8, want, 8, 1e-4, 1e-6);
-    }
+    struct errors e = {0};
+    for (int32_t h = 0; h < 2; h++)
+        check_row(&w, isa, 0, LEN - 1, h, out[0] + h * 8, 1e-4, 1e-6, &e);
     world_free(&w);
 }
 static void test_long_context(void **state) {
@@ -510,7 +593,7 @@ static void test_long_context(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_shapes),       cmocka_unit_test(test_spans),
-        cmocka_unit_test(test_future),       cmocka_unit_test(test_missing_block),
+        cmocka_unit_test(test_unseen),       cmocka_unit_test(test_missing_block),
         cmocka_unit_test(test_long_context),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -22,12 +22,13 @@ enum {
 };
 
 struct scratch {
-    _Alignas(64) float q[ATTN_ROWS * ATTN_LD]; // scaled by log2(e) too
-    float o[ATTN_ROWS * ATTN_LD];              // of the current span
-    float sum[ATTN_ROWS * ATTN_LD];            // of the spans before it
+    _Alignas(64) attn_num q[ATTN_ROWS * ATTN_LD]; // scaled by log2(e) too
+    float o[ATTN_ROWS * ATTN_LD];                 // of the current span
+    float sum[ATTN_ROWS * ATTN_LD];               // of the spans before it
     float l[ATTN_ROWS * V_LANES], sum_l[ATTN_ROWS * V_LANES];
     float m[ATTN_ROWS], sum_m[ATTN_ROWS];
-    float s[ATTN_MR * ATTN_TILE];
+    float s[ATTN_MR * ATTN_TILE];         // scores
+    attn_num p[ATTN_MR * ATTN_TILE];      // weights
     int32_t lo[ATTN_ROWS], hi[ATTN_ROWS]; // positions [lo, hi) that a token sees
     bool begun[ATTN_ROWS];                // token: `sum` holds something
     const uint16_t *after[ATTN_BLOCKS];   // what will be read after this unit; NULL: unknown
@@ -150,8 +151,8 @@ static void load_q(const struct kn_attn *p, const struct unit *u, struct scratch
         const float *q = (const float *)p->q + (u->token + i) * p->ldq + u->first * d;
         for (int32_t h = 0; h < u->heads; h++)
             for (int32_t j = 0; j < d; j += V_LANES) // what follows d is not used
-                v_store(x->q + (i * u->heads + h) * ATTN_LD + j,
-                        v_mul(v_load_n(q + h * d + j, d - j), scale));
+                attn_put_q(x->q + (i * u->heads + h) * ATTN_LD + j,
+                           v_mul(v_load_n(q + h * d + j, d - j), scale));
     }
 }
 
@@ -161,31 +162,103 @@ struct tile {
     int32_t dims, pairs;               // of a head, rounded up to 16; half the head's own
 };
 
-// Rows row..row + n - 1 see the tile's positions [begin, end).
-static void tile_rows(struct scratch *x, const struct tile *t, int32_t row, int32_t n,
-                      int32_t begin, int32_t end) {
-    float corr[V_LANES];
-    int32_t stop = (end - 1) / KN_KV_BLOCK + 1;
-    for (int32_t b = begin / KN_KV_BLOCK; b < stop; b += ATTN_NV) {
-        int32_t nv = stop - b < ATTN_NV ? stop - b : ATTN_NV;
-        attn_qk_table[n - 1][nv - 1](x->q + row * ATTN_LD, t->k + b, t->pairs, x->s + b * V_LANES);
-    }
-    attn_softmax(n, x->s, begin, end, x->m + row, x->l + row * V_LANES, corr);
+// Rows first..first + n - 1 of a group, whose first one is row `row`, take in the values of [begin,
+// end).
+static void add_values(struct scratch *x, const struct tile *t, int32_t row, int32_t first,
+                       int32_t n, int32_t begin, int32_t end, const float *corr) {
+    if (begin >= end)
+        return;
     struct attn_values val = {.step = 2 * t->dims, .begin = begin, .end = end};
-    for (int32_t c = 0; c < t->dims / V_LANES; c += ATTN_NV) {
-        int32_t nv = t->dims / V_LANES - c < ATTN_NV ? t->dims / V_LANES - c : ATTN_NV;
-        for (int32_t b = begin / KN_KV_BLOCK; b < stop; b++) {
+    int32_t vecs = t->dims / V_LANES, calls = (vecs + ATTN_NV - 1) / ATTN_NV;
+    float *o = x->o + (row + first) * ATTN_LD;
+    for (int32_t c = 0; calls > 0; calls--) {
+        int32_t nv = (vecs - c + calls - 1) / calls;
+        for (int32_t b = begin / KN_KV_BLOCK; b * KN_KV_BLOCK < end; b++) {
             val.block[b] = t->v[b] + c * 2 * V_LANES;
             val.next[b] = t->next[b] + c * 2 * V_LANES;
         }
-        attn_pv_table[n - 1][nv - 1](x->s, &val, corr, x->o + row * ATTN_LD + c * V_LANES);
+        attn_pv_table[n - 1][nv - 1](x->p + first * ATTN_TILE, &val, corr + first, o + c * V_LANES);
+        c += nv;
     }
 }
 
-static void tile_all(struct scratch *x, const struct tile *t, int32_t row, int32_t rows,
-                     int32_t begin, int32_t end) {
-    for (int32_t r = 0; r < rows; r += ATTN_MR)
-        tile_rows(x, t, row + r, rows - r < ATTN_MR ? rows - r : ATTN_MR, begin, end);
+// The same for a group whose rows do not all see [first, last): all together what all see, in whole
+// pairs of positions, and rows of one token what they see before and behind that.
+static void add_uneven(struct scratch *x, const struct tile *t, int32_t row, struct attn_rows *g,
+                       int32_t first, int32_t last) {
+    static const float ones[V_LANES] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
+    first = (first + 1) & ~1;
+    last &= ~1;
+    for (int32_t after = 0; after < 2; after++) {
+        for (int32_t r = 0, n; r < g->n; r += n) {
+            for (n = 1;
+                 r + n < g->n && g->begin[r + n] == g->begin[r] && g->end[r + n] == g->end[r];)
+                n++;
+            if (first >= last) {
+                if (!after)
+                    add_values(x, t, row, r, n, g->begin[r], g->end[r], g->corr);
+            } else if (after) {
+                add_values(x, t, row, r, n, last, g->end[r], ones);
+            } else if (g->begin[r] < first) {
+                add_values(x, t, row, r, n, g->begin[r], first, g->corr);
+                for (int32_t i = r; i < r + n; i++)
+                    g->corr[i] = 1.0f;
+            }
+        }
+        if (!after && first < last)
+            add_values(x, t, row, 0, g->n, first, last, g->corr);
+    }
+}
+
+static void tile_rows(struct scratch *x, const struct tile *t, int32_t row, struct attn_rows *g) {
+    int32_t begin = 0, end = ATTN_TILE, first = 0, last = ATTN_TILE; // seen by one, seen by all
+    if (!g->whole) {
+        begin = ATTN_TILE;
+        end = 0;
+        for (int32_t r = 0; r < g->n; r++) {
+            begin = g->begin[r] < begin ? g->begin[r] : begin;
+            end = g->end[r] > end ? g->end[r] : end;
+            first = g->begin[r] > first ? g->begin[r] : first;
+            last = g->end[r] < last ? g->end[r] : last;
+        }
+    }
+    int32_t stop = (end - 1) / KN_KV_BLOCK + 1;
+    for (int32_t b = begin / KN_KV_BLOCK; b < stop; b += ATTN_NV) {
+        int32_t nv = stop - b < ATTN_NV ? stop - b : ATTN_NV;
+        attn_qk_table[g->n - 1][nv - 1](x->q + row * ATTN_LD, t->k + b, t->pairs,
+                                        x->s + b * V_LANES);
+    }
+    g->m = x->m + row;
+    g->l = x->l + row * V_LANES;
+    attn_softmax(g, x->s, x->p);
+    if (begin == first && end == last)
+        add_values(x, t, row, 0, g->n, begin, end, g->corr);
+    else
+        add_uneven(x, t, row, g, first, last);
+}
+
+// The tile at position `at`, for all rows of a unit: in groups of rows that see something of it.
+static void tile_all(struct scratch *x, const struct tile *t, const struct unit *u, int32_t at,
+                     bool whole) {
+    int32_t rows = u->tokens * u->heads, token = 0, head = 0;
+    struct attn_rows g = {.whole = whole};
+    for (int32_t r = 0; r < rows; r++) {
+        int32_t begin = x->lo[token] > at ? x->lo[token] - at : 0;
+        int32_t end = x->hi[token] - at < ATTN_TILE ? x->hi[token] - at : ATTN_TILE;
+        bool seen = begin < end;
+        if (seen) {
+            g.begin[g.n] = begin;
+            g.end[g.n++] = end;
+        }
+        if (g.n > 0 && (!seen || g.n == ATTN_MR || r == rows - 1)) {
+            tile_rows(x, t, r + seen - g.n, &g);
+            g.n = 0;
+        }
+        if (++head == u->heads) {
+            head = 0;
+            token++;
+        }
+    }
 }
 
 // The blocks that hold positions [lo, hi) of the tile at `at`; false if the table has none there.
@@ -235,16 +308,7 @@ static void run_span(const struct kn_attn *p, const struct unit *u, int32_t span
             cpu_fail(task, ERR_INTERNAL);
             return;
         }
-        if (lo_max <= at && hi_min >= at + ATTN_TILE) {
-            tile_all(x, &t, 0, rows, 0, ATTN_TILE);
-            continue;
-        }
-        for (int32_t i = 0; i < u->tokens; i++) {
-            int32_t begin = x->lo[i] > at ? x->lo[i] - at : 0;
-            int32_t end = x->hi[i] - at < ATTN_TILE ? x->hi[i] - at : ATTN_TILE;
-            if (begin < end)
-                tile_all(x, &t, i * u->heads, u->heads, begin, end);
-        }
+        tile_all(x, &t, u, at, lo_max <= at && hi_min >= at + ATTN_TILE);
     }
 }
 
