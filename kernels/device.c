@@ -10,7 +10,10 @@ struct need {
 enum err kn_require(const struct kn_ops *ops, unsigned needs, struct err_info *info) {
 #define NEED(op, who)                                                                              \
     { #op, ops->op != NULL, who }
-    const unsigned any = KN_NEED_SERVE | KN_NEED_BACKWARD | KN_NEED_SHARDED;
+    const unsigned any =
+        KN_NEED_SERVE | KN_NEED_BACKWARD | KN_NEED_SHARDED | KN_NEED_LORA | KN_NEED_TRAIN;
+    const unsigned lora = KN_NEED_LORA | KN_NEED_TRAIN;
+    const unsigned back = KN_NEED_BACKWARD | KN_NEED_TRAIN;
     const struct need table[] = {
         NEED(open, any),
         NEED(close, any),
@@ -42,7 +45,23 @@ enum err kn_require(const struct kn_ops *ops, unsigned needs, struct err_info *i
         NEED(gather, KN_NEED_SERVE),
         NEED(kv_copy, KN_NEED_SERVE),
         NEED(sample, KN_NEED_SERVE),
-        NEED(gemm_t, KN_NEED_BACKWARD),
+        NEED(gemm_t, back),
+        NEED(lora_bytes, lora),
+        NEED(lora_pack, lora),
+        NEED(lora_unpack, lora),
+        NEED(lora, lora),
+        NEED(lora_shrink_back, KN_NEED_TRAIN),
+        NEED(lora_dx, KN_NEED_TRAIN),
+        NEED(lora_grad, KN_NEED_TRAIN),
+        NEED(xent, KN_NEED_TRAIN),
+        NEED(rmsnorm_back, KN_NEED_TRAIN),
+        NEED(swiglu_back, KN_NEED_TRAIN),
+        NEED(attn_back, KN_NEED_TRAIN),
+        NEED(rope_back, KN_NEED_TRAIN),
+        NEED(scatter, KN_NEED_TRAIN),
+        NEED(grad_add, KN_NEED_TRAIN),
+        NEED(sumsq, KN_NEED_TRAIN),
+        NEED(adamw, KN_NEED_TRAIN),
         NEED(all_reduce, KN_NEED_SHARDED),
     };
 #undef NEED
