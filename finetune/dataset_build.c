@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/mem.h"
+#include "base/utf8.h"
+#include "finetune/dataset_internal.h"
+#include <stdio.h>
+#include <string.h>
+
+struct build {
+    const struct ft_dataset_opts *opts;
+    const char *file_name;
+    struct ft_dataset_report *report;
+    struct ft__lines lines;
+    struct ft__renderer renderer;
+    struct ft__writer writer;
+    struct ft__seq seq[2];
+    int64_t examples;   // lines that were not blank
+    int64_t first_line; // that told the file's kind
+    enum err first;     // the first error's kind
+};
+
+// Copies text as valid UTF-8: a name from the file may have been cut inside a character.
+static void copy_text(char *out, size_t cap, const char *text) {
+    size_t n = strlen(text), at = 0;
+    n = n < cap - 1 ? n : cap - 1;
+    while (at < n) {
+        uint32_t cp;
+        int len = utf8_decode(text + at, n - at, &cp);
+        if (len == 0 && text[n]) // cut by us
+            break;
+        size_t step = len > 0 ? (size_t)len : 1;
+        if (len > 0 && cp >= ' ' && cp != 0x7f)
+            memcpy(out + at, text + at, step);
+        else
+            memset(out + at, '?', step);
+        at += step;
+    }
+    out[at] = '\0';
+}
+
+static void add_error(struct build *b, enum err rc, int64_t line, const char *code,
+                      const char *text) {
+    struct ft_dataset_report *r = b->report;
+    if (r->n_errors < FT_MAX_ERRORS) {
+        struct ft_line_error *e = &r->errors[r->n_errors];
+        e->line = line;
+        e->code = code;
+        copy_text(e->text, sizeof e->text, text);
+    }
+    if (!r->n_errors++)
+        b->first = rc;
+    ft__writer_drop(&b->writer);
+}
+
+// Failures that are not the line's fault.
+static bool is_fatal(enum err rc) {
+    switch (rc) {
+    case ERR_INVALID:
+    case ERR_TEMPLATE:
+    case ERR_LIMIT:
+    case ERR_UNSUPPORTED:
+        return false;
+    default:
+        return true;
+    }
+}
+
+static enum err check_kind(struct build *b, enum ft_kind kind, int64_t line,
+                           struct err_info *info) {
+    long long no = line;
+    if (!b->first_line) {
+        b->first_line = line;
+        b->report->kind = kind;
+    }
+    if (kind != b->report->kind)
+        return err_set(info, ERR_INVALID, NULL, "line %lld is %s, but line %lld is %s", no,
+                       ft__kind_name(kind), (long long)b->first_line,
+                       ft__kind_name(b->report->kind));
+    if ((kind == FT_PREFERENCE) != b->opts->preference)
+        return err_set(info, ERR_INVALID, NULL, "line %lld is %s; this method takes %s", no,
+                       ft__kind_name(kind),
+                       b->opts->preference ? "preference lines" : "chat or completion lines");
+    return ERR_OK;
+}
+
+// Counts the sample, or why it is none.
+static enum err take(struct build *b, int64_t line, struct err_info *info) {
+    struct ft_dataset_report *r = b->report;
+    bool pair = r->kind == FT_PREFERENCE;
+    const struct ft__seq *s = b->seq, *longer = pair && s[1].whole > s[0].whole ? &s[1] : &s[0];
+    bool cut = longer->cut;
+    char text[240];
+    if (cut && b->opts->truncation == FT_TRUNC_ERROR) {
+        snprintf(text, sizeof text, "line %lld has %zu tokens, more than the %d of max_seq_length",
+                 (long long)line, longer->whole, b->opts->max_seq_len);
+        add_error(b, ERR_INVALID, line, FT__CODE_LONG, text);
+        return ERR_OK;
+    }
+    bool empty = !s[0].targets || (pair && !s[1].targets);
+    if (cut && (empty || b->opts->truncation == FT_TRUNC_DROP)) {
+        r->dropped++;
+        r->emptied += b->opts->truncation == FT_TRUNC_TRUNCATE;
+        return ERR_OK;
+    }
+    if (empty) {
+        snprintf(text, sizeof text, "line %lld has no supervised token", (long long)line);
+        add_error(b, ERR_INVALID, line, FT__CODE_NO_TARGET, text);
+        return ERR_OK;
+    }
+    r->samples++;
+    r->truncated += cut;
+    for (int j = 0; j < 1 + pair; j++) {
+        r->tokens += (int64_t)s[j].ids.n;
+        r->supervised += s[j].targets;
+        if ((int64_t)s[j].ids.n > r->longest)
+            r->longest = (int64_t)s[j].ids.n;
+    }
+    return ft__writer_add(&b->writer, &s[0], pair ? &s[1] : NULL, line, info);
+}
+
+static enum err read_line(struct build *b, const struct ft__line *line, struct err_info *info) {
+    struct ft__example e;
+    const char *code = FT__CODE_JSONL;
+    enum err rc;
+    if (line->too_long)
+        return err_set(info, ERR_INVALID, NULL, "line %lld has more than %llu bytes",
+                       (long long)line->number, (unsigned long long)b->lines.max_line);
+    rc = ft__example_read(line, &e, info);
+    if (rc)
+        return rc;
+    rc = check_kind(b, e.kind, line->number, info);
+    if (!rc) {
+        rc = ft__render(&b->renderer, &e, b->seq, info);
+        if (rc) {
+            code = FT__CODE_TEMPLATE;
+            err_prefix(info, "line %lld", (long long)line->number);
+        }
+    }
+    ft__example_fini(&e);
+    if (rc && !is_fatal(rc) && code != FT__CODE_JSONL) {
+        add_error(b, rc, line->number, code, info->message);
+        return ERR_OK;
+    }
+    return rc ? rc : take(b, line->number, info);
+}
+
+static enum err read_lines(struct build *b, struct err_info *info) {
+    for (;;) {
+        struct ft__line line;
+        bool more;
+        enum err rc = ft__lines_next(&b->lines, &line, &more, info);
+        if (rc || !more)
+            return rc;
+        if (b->opts->cancelled && b->opts->cancelled(b->opts->cancelled_arg))
+            return err_set(info, ERR_CANCELLED, NULL, "cancelled");
+        b->report->lines = line.number;
+        if (line.blank)
+            continue;
+        if (++b->examples > FT_MAX_SAMPLES)
+            return ERR_OK; // said by check_count
+        rc = read_line(b, &line, info);
+        if (rc && is_fatal(rc))
+            return rc;
+        if (rc)
+            add_error(b, rc, line.number, FT__CODE_JSONL, info->message);
+    }
+}
+
+static void check_count(struct build *b) {
+    const struct ft_dataset_report *r = b->report;
+    int64_t min = b->opts->min_examples > 1 ? b->opts->min_examples : 1;
+    char text[240] = "";
+    if (b->examples > FT_MAX_SAMPLES)
+        snprintf(text, sizeof text, "%s has more than %d examples", b->file_name, FT_MAX_SAMPLES);
+    else if (r->n_errors)
+        return;
+    else if (b->examples < min)
+        snprintf(text, sizeof text, "%s has %lld example(s), but must have at least %lld example%s",
+                 b->file_name, (long long)b->examples, (long long)min, min == 1 ? "" : "s");
+    else if (!r->samples)
+        snprintf(text, sizeof text,
+                 "%s has no example left: all %lld were dropped, longer than the %d tokens of "
+                 "max_seq_length",
+                 b->file_name, (long long)r->dropped, b->opts->max_seq_len);
+    if (text[0])
+        add_error(b, ERR_INVALID, 0, FT__CODE_COUNT, text);
+}
+
+static enum err end(struct build *b, struct err_info *info) {
+    struct ft_dataset_report *r = b->report;
+    enum err rc = b->examples > FT_MAX_SAMPLES ? ERR_OK : ft__lines_end(&b->lines, r->digest, info);
+    if (rc)
+        return rc;
+    check_count(b);
+    rc = ft__writer_duplicates(&b->writer, &r->duplicates);
+    if (rc)
+        return err_set(info, rc, NULL, "out of memory while counting duplicates");
+    if (r->n_errors)
+        return err_set(info, b->first == ERR_TEMPLATE ? ERR_TEMPLATE : ERR_INVALID, NULL, "%s",
+                       r->errors[0].text);
+    struct ft__trailer t = {
+        .report = *r,
+        .vocab = (int32_t)tokenizer_vocab_size(b->opts->tokenizer),
+        .max_seq_len = b->opts->max_seq_len,
+    };
+    rc = ft_dataset_key(b->opts, t.key);
+    if (rc)
+        return err_set(info, rc, NULL, "the digest of the options failed");
+    return ft__writer_commit(&b->writer, &t, info);
+}
+
+enum err ft_dataset_build(const char *path, const char *cache, const struct ft_dataset_opts *opts,
+                          struct ft_dataset_report *report, struct err_info *info) {
+    struct err_info own;
+    struct build b = {
+        .opts = opts,
+        .file_name = opts->file_name ? opts->file_name : "Training file",
+        .report = report,
+        .lines.file.fd = -1,
+        .writer = {.dir = -1, .file.fd = -1},
+    };
+    if (!info)
+        info = &own; // texts of bad lines go through it
+    memset(report, 0, sizeof *report);
+    if (opts->preference)
+        report->kind = FT_PREFERENCE;
+    uint64_t max_line = opts->max_line ? opts->max_line : FT__DEFAULT_LINE;
+    enum err rc;
+    (void)((rc = ft__renderer_init(&b.renderer, opts, info)) ||
+           (rc = ft__lines_open(&b.lines, path, max_line, info)) ||
+           (rc = ft__writer_begin(&b.writer, cache, info)) || (rc = read_lines(&b, info)) ||
+           (rc = end(&b, info)));
+    ft__lines_close(&b.lines);
+    ft__writer_fini(&b.writer);
+    ft__renderer_fini(&b.renderer);
+    ft__seq_fini(&b.seq[0]);
+    ft__seq_fini(&b.seq[1]);
+    return rc;
+}
+
+enum err ft_dataset_key(const struct ft_dataset_opts *o, uint8_t key[32]) {
+    struct buf text;
+    buf_init(&text, 0);
+    char *vars =
+        o->template_vars ? json_dumps(o->template_vars, JSON_SORT_KEYS | JSON_COMPACT) : NULL;
+    enum err rc = o->template_vars && !vars ? ERR_NOMEM : ERR_OK;
+    char renderer[2 * 32 + 1];
+    hex_encode(o->renderer, 32, renderer);
+    buf_printf(&text, "%d|%s|%u|%s|%d|%lld|%d|%d|%d|", FT__VERSION, renderer,
+               tokenizer_vocab_size(o->tokenizer), o->chat_template ? "chat" : "-", o->eos,
+               (long long)o->now, o->max_seq_len, (int)o->truncation, o->preference);
+    for (int32_t i = 0; i < o->n_ends; i++)
+        buf_printf(&text, "%d,", o->ends[i]);
+    buf_printf(&text, "|%s", vars ? vars : "");
+    if (!rc)
+        rc = buf_err(&text);
+    if (!rc)
+        rc = sha256(text.data, text.len, key);
+    buf_fini(&text);
+    if (vars) {
+        json_free_t release;
+        json_get_alloc_funcs(NULL, &release);
+        release(vars);
+    }
+    return rc;
+}
