@@ -4,6 +4,7 @@
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/kv.h"
 #include "kernels/cpu/ops_internal.h"
+#include "kernels/cpu/ops_train.h"
 #include "kernels/cpu/weight.h"
 
 enum {
@@ -218,4 +219,13 @@ const struct kn_ops kn_ops_cpu = {
     .gather = op_gather,
     .kv_copy = op_kv_copy,
     .sample = op_sample,
+    .xent = cpu_op_xent,
+    .rmsnorm_back = cpu_op_rmsnorm_back,
+    .swiglu_back = cpu_op_swiglu_back,
+    .attn_back = cpu_op_attn_back,
+    .rope_back = cpu_op_rope_back,
+    .scatter = cpu_op_scatter,
+    .grad_add = cpu_op_grad_add,
+    .sumsq = cpu_op_sumsq,
+    .adamw = cpu_op_adamw,
 };

@@ -30,5 +30,17 @@ void ISA(cpu_rope_table)(const void *params, struct cpu_task *t);
 void ISA(cpu_rope_kv)(const void *params, struct cpu_task *t);
 // attn.c
 void ISA(cpu_attn)(const void *params, struct cpu_task *t);
+// train_rows.c
+void ISA(cpu_xent)(const void *params, struct cpu_task *t);
+void ISA(cpu_rmsnorm_back)(const void *params, struct cpu_task *t);
+void ISA(cpu_swiglu_back)(const void *params, struct cpu_task *t);
+void ISA(cpu_rope_back)(const void *params, struct cpu_task *t);
+void ISA(cpu_scatter)(const void *params, struct cpu_task *t);
+// train_step.c
+void ISA(cpu_grad_add)(const void *params, struct cpu_task *t);
+void ISA(cpu_sumsq)(const void *params, struct cpu_task *t);
+void ISA(cpu_adamw)(const void *params, struct cpu_task *t);
+// attn_back.c
+void ISA(cpu_attn_back)(const void *params, struct cpu_task *t);
 // sample.c
 void ISA(cpu_sample)(const void *params, struct cpu_task *t);

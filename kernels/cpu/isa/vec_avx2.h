@@ -81,6 +81,9 @@ V_FN v16f v_mul(v16f x, v16f y) {
 V_FN v16f v_div(v16f x, v16f y) {
     return v2_f(_mm256_div_ps(x.a, y.a), _mm256_div_ps(x.b, y.b));
 }
+V_FN v16f v_sqrt(v16f x) {
+    return v2_f(_mm256_sqrt_ps(x.a), _mm256_sqrt_ps(x.b));
+}
 V_FN v16f v_fma(v16f x, v16f y, v16f z) { // x * y + z
     return v2_f(_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b));
 }

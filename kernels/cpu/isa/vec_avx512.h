@@ -56,6 +56,9 @@ V_FN v16f v_mul(v16f a, v16f b) {
 V_FN v16f v_div(v16f a, v16f b) {
     return _mm512_div_ps(a, b);
 }
+V_FN v16f v_sqrt(v16f a) {
+    return _mm512_sqrt_ps(a);
+}
 V_FN v16f v_fma(v16f a, v16f b, v16f c) { // a * b + c
     return _mm512_fmadd_ps(a, b, c);
 }

@@ -182,6 +182,13 @@ V_FN v16f v_mul(v16f x, v16f y) {
 V_FN v16f v_div(v16f x, v16f y) {
     return V4_OP(v16f, x, /, y);
 }
+V_FN v16f v_sqrt(v16f x) {
+    float t[16];
+    v_store(t, x);
+    for (int i = 0; i < 16; i++)
+        t[i] = __builtin_sqrtf(t[i]);
+    return v_load(t);
+}
 V_FN v16f v_fma(v16f x, v16f y, v16f z) { // x * y + z, both rounded
     return v_add(v_mul(x, y), z);
 }
