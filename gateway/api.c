@@ -54,19 +54,22 @@ void api_generate(struct gw_request *r, struct app *app, api_read_spec read) {
         generation_start(r, app, spec);
 }
 
+#define ROUTE(m, path, key, json, fn)                                                              \
+    { .methods = m, .pattern = path, .auth = key, .json_body = json, .handle = fn, .arg = app }
+
 size_t api_routes(struct app *app, struct gw_route *out, size_t cap) {
     const struct gw_route routes[] = {
-        {GW_POST, "/v1/completions", GW_AUTH_KEY, true, api_completions, app},
-        {GW_POST, "/v1/chat/completions", GW_AUTH_KEY, true, api_chat_completions, app},
-        {GW_GET, "/v1/models", GW_AUTH_KEY, false, api_models_list, app},
-        {GW_GET, "/v1/models/{id}", GW_AUTH_KEY, false, api_models_get, app},
-        {GW_POST, "/tokenize", GW_AUTH_KEY, true, api_tokenize, app},
-        {GW_POST, "/detokenize", GW_AUTH_KEY, true, api_detokenize, app},
-        {GW_GET | GW_HEAD, "/health", GW_AUTH_NONE, false, api_health, app},
-        {GW_GET | GW_HEAD, "/ready", GW_AUTH_NONE, false, api_ready, app},
-        {GW_GET, "/metrics", GW_AUTH_KEY, false, api_metrics, app},
-        {GW_GET, "/version", GW_AUTH_KEY, false, api_version, app},
-        {GW_POST, "/admin/v1/drain", GW_AUTH_ADMIN, false, api_drain, app},
+        ROUTE(GW_POST, "/v1/completions", GW_AUTH_KEY, true, api_completions),
+        ROUTE(GW_POST, "/v1/chat/completions", GW_AUTH_KEY, true, api_chat_completions),
+        ROUTE(GW_GET, "/v1/models", GW_AUTH_KEY, false, api_models_list),
+        ROUTE(GW_GET, "/v1/models/{id}", GW_AUTH_KEY, false, api_models_get),
+        ROUTE(GW_POST, "/tokenize", GW_AUTH_KEY, true, api_tokenize),
+        ROUTE(GW_POST, "/detokenize", GW_AUTH_KEY, true, api_detokenize),
+        ROUTE(GW_GET | GW_HEAD, "/health", GW_AUTH_NONE, false, api_health),
+        ROUTE(GW_GET | GW_HEAD, "/ready", GW_AUTH_NONE, false, api_ready),
+        ROUTE(GW_GET, "/metrics", GW_AUTH_KEY, false, api_metrics),
+        ROUTE(GW_GET, "/version", GW_AUTH_KEY, false, api_version),
+        ROUTE(GW_POST, "/admin/v1/drain", GW_AUTH_ADMIN, false, api_drain),
     };
     size_t n = sizeof routes / sizeof *routes;
     if (n > cap)
