@@ -5,7 +5,8 @@
 // or cancelled.
 //
 // Threads: ft_exec_run, ft_exec_give_back: the queue's thread. Everything else: the trainer's
-// thread, but ft_exec_stop: any.
+// thread, but ft_exec_stop: any. The queue's thread runs commands until the trainer's last call has
+// returned: stop the executor, then the trainer, then the engine.
 #pragma once
 #include "finetune/lora/unit.h"
 
@@ -43,21 +44,24 @@ int64_t ft_exec_run(struct ft_exec *x, int64_t budget_us);
 void ft_exec_give_back(struct ft_exec *x, size_t bytes);
 // Ends the command in hand and all later ones with ERR_CANCELLED; any thread.
 void ft_exec_stop(struct ft_exec *x);
+int64_t ft_exec_trainable(const struct ft_exec *x); // values of the adapter
+// Device memory that stays (adapter, sums, moments), and the most that is lent.
+void ft_exec_memory(const struct ft_exec *x, size_t *resident, size_t *lent);
 
 // ---- commands, each blocks. ERR_CANCELLED after stop.
 enum err ft_exec_unit(struct ft_exec *x, const struct lora_row *row, struct lora_row_result *out,
                       struct err_info *info);
 struct ft_step {
-    double divisor;      // supervised tokens (their weights' sum) of the whole step
-    float max_grad_norm; // 0: no clipping
-    float lr, beta1, beta2, eps, decay;
+    double divisor;       // supervised tokens (their weights' sum) of the whole step
+    double max_grad_norm; // 0: no clipping
+    double lr, beta1, beta2, eps, decay;
     int64_t t;    // from 1
     int exponent; // that the units were added with
 };
 struct ft_step_result {
     double grad_norm; // before clipping, after the division
     double largest;   // largest |gradient| as added, for the next exponent
-    float clip;       // factor that was applied
+    double clip;      // factor that was applied
 };
 enum err ft_exec_step(struct ft_exec *x, const struct ft_step *s, struct ft_step_result *out,
                       struct err_info *info);

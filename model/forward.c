@@ -224,8 +224,7 @@ enum err mdl_forward_again(struct mdl_forward *f, int32_t layer, kn_addr residua
         return err_set(info, ERR_INVALID, NULL, "the layer walk has no taped batch to repeat");
     f->at = (struct mdl__cursor){
         .stage = STAGE_ATTN_NORM, .layer = layer, .rows = f->batch.n_tokens, .again = true};
-    enum err e =
-        mdl__forward_copy(f, residual, f->w->config.hidden, f->residual, f->buf.ld_hidden);
+    enum err e = mdl__forward_copy(f, residual, f->w->config.hidden, f->residual, f->buf.ld_hidden);
     return e ? lose(f, e, info) : ERR_OK;
 }
 
@@ -274,6 +273,10 @@ enum err mdl_forward_run(struct mdl_forward *f, int64_t deadline_ns, bool *done,
     if (ended(f))
         f->previous = f->batch.n_out;
     return ERR_OK;
+}
+
+void mdl_forward_view(const struct mdl_forward *f, struct mdl_forward_view *out) {
+    *out = (struct mdl_forward_view){f->batch, f->buf.rope};
 }
 
 const struct kn_sample_out *mdl_forward_samples(const struct mdl_forward *f) {

@@ -97,6 +97,13 @@ enum err mdl_forward_run(struct mdl_forward *f, int64_t deadline_ns, bool *done,
 // cache, hooks and tape, same bits; then run until done.
 enum err mdl_forward_again(struct mdl_forward *f, int32_t layer, kn_addr residual,
                            struct err_info *info);
+// For backward: the batch of the last begin in device memory, and its rotation table
+// (kn_rope_table). Valid until the next begin.
+struct mdl_forward_view {
+    struct kn_batch batch;
+    kn_addr rope_table;
+};
+void mdl_forward_view(const struct mdl_forward *f, struct mdl_forward_view *out);
 // After DONE: one entry per wanted position, in order; valid until the next begin.
 const struct kn_sample_out *mdl_forward_samples(const struct mdl_forward *f);
 

@@ -48,10 +48,14 @@ struct lora_ranges {
 };
 void lora_params_ranges(const struct lora_params *p, struct lora_ranges *out);
 
-// State to and from host memory (waits for the queue). m, v: adapters with the moments in the
-// matrices' places; NULL: not wanted (get), zero (set).
-enum err lora_params_get(struct lora_params *p, struct kn_queue *q, struct mdl_adapter *w,
-                         struct mdl_adapter *m, struct mdl_adapter *v, struct err_info *info);
-enum err lora_params_set(struct lora_params *p, struct kn_queue *q, const struct mdl_adapter *w,
-                         const struct mdl_adapter *m, const struct mdl_adapter *v,
+kn_addr lora_params_flag(const struct lora_params *p); // i32, for kn_grad_add
+float lora_params_dropout(const struct lora_params *p);
+
+// State to and from host memory, of one layer, or of all with layer < 0 (waits for the queue). m, v:
+// adapters with the moments in the matrices' places; NULL: not wanted (get), zero (set).
+enum err lora_params_get(struct lora_params *p, struct kn_queue *q, int32_t layer,
+                         struct mdl_adapter *w, struct mdl_adapter *m, struct mdl_adapter *v,
                          struct err_info *info);
+enum err lora_params_set(struct lora_params *p, struct kn_queue *q, int32_t layer,
+                         const struct mdl_adapter *w, const struct mdl_adapter *m,
+                         const struct mdl_adapter *v, struct err_info *info);

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "finetune/evaluate.h"
+#include "base/mem.h"
+#include <math.h>
+#include <string.h>
+
+// The row that is being filled.
+struct packer {
+    const struct ft_evaluate_config *cfg;
+    struct ft_evaluation *out;
+    int32_t *ids, *seq_start;
+    uint8_t *mask;
+    int64_t *line; // of each sequence
+    int32_t n_tokens, n_seqs;
+};
+
+static enum err create(struct packer *p) {
+    size_t n = (size_t)p->cfg->row_tokens, s = (size_t)p->cfg->row_seqs;
+    p->ids = mem_calloc(n, sizeof *p->ids);
+    p->mask = mem_calloc(n, sizeof *p->mask);
+    p->seq_start = mem_calloc(s + 1, sizeof *p->seq_start);
+    p->line = mem_calloc(s, sizeof *p->line);
+    return p->ids && p->mask && p->seq_start && p->line ? ERR_OK : ERR_NOMEM;
+}
+
+static void destroy(struct packer *p) {
+    mem_free(p->ids);
+    mem_free(p->mask);
+    mem_free(p->seq_start);
+    mem_free(p->line);
+}
+
+// Line of the first target whose loss is not finite.
+static int64_t bad_line(const struct packer *p, const float *losses) {
+    int64_t target = 0;
+    for (int32_t s = 0; s < p->n_seqs; s++)
+        for (int32_t t = p->seq_start[s]; t < p->seq_start[s + 1]; t++)
+            if (p->mask[t] && !isfinite(losses[target++]))
+                return p->line[s];
+    return p->line[0];
+}
+
+static enum err flush(struct packer *p, struct err_info *info) {
+    if (!p->n_seqs)
+        return ERR_OK;
+    struct lora_row row = {.n_tokens = p->n_tokens,
+                           .n_seqs = p->n_seqs,
+                           .ids = p->ids,
+                           .seq_start = p->seq_start,
+                           .mask = p->mask,
+                           .base = p->cfg->base};
+    struct lora_row_result r;
+    enum err e = ft_exec_unit(p->cfg->exec, &row, &r, info);
+    if (e)
+        return e;
+    if (!r.finite)
+        return err_set(info, ERR_NONFINITE, NULL, "the loss of line %lld is not finite",
+                       (long long)bad_line(p, r.losses));
+    for (int64_t i = 0; i < r.targets; i++)
+        p->out->loss += (double)r.losses[i];
+    p->out->targets += r.targets;
+    p->out->hits += r.hits;
+    p->n_tokens = p->n_seqs = 0;
+    return ERR_OK;
+}
+
+static enum err add(struct packer *p, int64_t line, const int32_t *ids, const uint8_t *mask,
+                    int32_t n, struct err_info *info) {
+    enum err e = ERR_OK;
+    if (n > p->cfg->row_tokens)
+        return err_set(info, ERR_LIMIT, NULL, "line %lld has %d tokens, a row at most %d",
+                       (long long)line, n, p->cfg->row_tokens);
+    if (p->n_tokens + n > p->cfg->row_tokens || p->n_seqs == p->cfg->row_seqs)
+        e = flush(p, info);
+    if (e || !n)
+        return e;
+    memcpy(p->ids + p->n_tokens, ids, (size_t)n * sizeof *ids);
+    memcpy(p->mask + p->n_tokens, mask, (size_t)n);
+    p->line[p->n_seqs++] = line;
+    p->n_tokens += n;
+    p->seq_start[p->n_seqs] = p->n_tokens;
+    return ERR_OK;
+}
+
+enum err ft_evaluate(const struct ft_evaluate_config *cfg, struct ft_evaluation *out,
+                     struct err_info *info) {
+    *out = (struct ft_evaluation){0};
+    struct packer p = {.cfg = cfg, .out = out};
+    struct ft_sample sample = {0};
+    int64_t n = ft_dataset_samples(cfg->data);
+    if (cfg->max_samples && cfg->max_samples < n)
+        n = cfg->max_samples;
+    enum err e = create(&p) ? err_set(info, ERR_NOMEM, NULL, "out of memory") : ERR_OK;
+    for (int64_t i = 0; i < n && !e; i++) {
+        int64_t line = ft_dataset_line(cfg->data, i);
+        if (cfg->stop && atomic_load(cfg->stop))
+            e = err_set(info, ERR_CANCELLED, NULL, "evaluation was cancelled");
+        if (!e)
+            e = ft_dataset_read(cfg->data, i, &sample, info);
+        if (!e)
+            e = add(&p, line, sample.ids, sample.mask, sample.n, info);
+        if (!e && sample.n2)
+            e = add(&p, line, sample.ids2, sample.mask2, sample.n2, info);
+    }
+    if (!e)
+        e = flush(&p, info);
+    ft_sample_fini(&sample);
+    destroy(&p);
+    return e;
+}

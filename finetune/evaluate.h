@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// Loss and token accuracy of a data file, by serving's operations on the resident weights: no
+// dropout, every sequence for itself. Several sequences share a row where they fit, which changes no
+// bit (law of batch invariance), and the sum is taken in the file's order. Trainer's thread; blocks.
+#pragma once
+#include "finetune/dataset.h"
+#include "finetune/executor.h"
+#include <stdatomic.h>
+
+struct ft_evaluation {
+    double loss;     // f64 sum of the losses of all targets, in the file's order
+    int64_t targets; // mean loss: loss / targets
+    int64_t hits;    // targets that were the greedy choice
+};
+
+struct ft_evaluate_config {
+    struct ft_exec *exec;
+    struct ft_dataset *data;
+    int32_t row_tokens, row_seqs; // the executor's limits
+    bool base;                    // without the adapter
+    int64_t max_samples;          // 0: all
+    _Atomic bool *stop;           // may be NULL
+};
+// ERR_CANCELLED once *stop is set; ERR_NONFINITE names the line.
+enum err ft_evaluate(const struct ft_evaluate_config *cfg, struct ft_evaluation *out,
+                     struct err_info *info);

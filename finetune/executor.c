@@ -1,0 +1,405 @@
+// SPDX-License-Identifier: Apache-2.0
+// Commands between the trainer's thread and the thread that owns the queue. The trainer writes one
+// command, sends it and sleeps; whoever runs it has it alone until it is sent back. A unit in hand
+// that loses its memory starts again from its begin, which changes no result.
+#include "finetune/executor.h"
+#include "base/mailbox.h"
+#include "base/mem.h"
+#include "base/thread.h"
+#include <math.h>
+#include <stdatomic.h>
+#include <string.h>
+
+enum {
+    OWN_BUDGET_US = 50000,      // of a run by the executor's own thread
+    STARVED_POLL_NS = 20000000, // how often to ask for memory again
+    PIECE_CHUNKS = 32,          // of sumsq's chunks: what one element-wise call does
+};
+
+enum command_kind { COMMAND_UNIT, COMMAND_STEP, COMMAND_CLEAR, COMMAND_GET, COMMAND_SET };
+
+struct command {
+    enum command_kind kind;
+    bool begun;
+    const struct lora_row *row;
+    struct lora_row_result *row_result;
+    const struct ft_step *step;
+    struct ft_step_result *step_result;
+    struct mdl_adapter *w, *m, *v;
+    const struct mdl_adapter *set_w, *set_m, *set_v;
+    // cursor
+    bool updating; // of a step: the norm is known
+    int64_t at;    // element, or layer
+    double factor;
+    // answer
+    enum err result;
+    struct err_info info;
+};
+
+struct ft_exec {
+    struct ft_exec_config cfg;
+    const struct kn_ops *ops;
+    struct kn_queue *queue;
+    bool owns_queue;
+    struct lora_params *params;
+    struct lora_unit *unit;
+    size_t want, least; // bytes of a unit
+    kn_addr own;        // the executor's own range, where none is lent
+    size_t have;        // bytes borrowed or owned
+    kn_addr sums;       // f64 [chunks] twice: squares, largest values
+    double *host_sums;
+    int64_t chunks;
+
+    struct mailbox *todo, *done;
+    struct command command; // the trainer's until sent, then the runner's until sent back
+    struct command *in_hand;
+    struct thread thread;
+    bool threaded;
+    _Atomic bool stop, quit, starved;
+};
+
+// ---- create
+
+static void *own_thread(void *arg) {
+    struct ft_exec *x = arg;
+    while (!atomic_load(&x->quit))
+        if (!ft_exec_run(x, OWN_BUDGET_US))
+            mailbox_wait(x->todo, x->in_hand ? STARVED_POLL_NS : -1);
+    return NULL;
+}
+
+static enum err create_sums(struct ft_exec *x, struct err_info *info) {
+    struct lora_ranges r;
+    lora_params_ranges(x->params, &r);
+    x->chunks = (r.n + KN_SUMSQ_CHUNK - 1) / KN_SUMSQ_CHUNK;
+    size_t bytes = 2 * (size_t)x->chunks * sizeof(double);
+    x->host_sums = mem_alloc(bytes);
+    enum err e = x->host_sums ? x->ops->alloc(x->cfg.weights->device, bytes, &x->sums) : ERR_NOMEM;
+    return e ? err_set(info, e, NULL, "no memory for training's sums") : ERR_OK;
+}
+
+static enum err create_parts(struct ft_exec *x, struct err_info *info) {
+    const struct mdl_weights *w = x->cfg.weights;
+    enum err e = kn_require(w->ops, KN_NEED_SERVE | KN_NEED_TRAIN, info);
+    if (e)
+        return e;
+    x->queue = x->cfg.queue;
+    if (!x->queue) {
+        if ((e = x->ops->queue_create(w->device, &x->queue)))
+            return err_set(info, e, NULL, "no memory for a queue");
+        x->owns_queue = true;
+    }
+    if (mailbox_create(4, 0, &x->todo) || mailbox_create(4, 0, &x->done))
+        return err_set(info, ERR_NOMEM, NULL, "out of memory");
+    if ((e = lora_params_create(w, x->queue, &x->cfg.lora, &x->params, info)) ||
+        (e = lora_unit_create(w, x->queue, x->params, &x->cfg.limits, x->cfg.clock, &x->unit,
+                              info)) ||
+        (e = create_sums(x, info)))
+        return e;
+    x->want = lora_unit_bytes(w, x->params, &x->cfg.limits, &x->least);
+    if (!x->cfg.wake && (e = thread_start(&x->thread, "graft-train", own_thread, x)))
+        return err_set(info, e, NULL, "no thread for training");
+    x->threaded = !x->cfg.wake;
+    return ERR_OK;
+}
+
+enum err ft_exec_create(const struct ft_exec_config *cfg, struct ft_exec **out,
+                        struct err_info *info) {
+    struct ft_exec *x = mem_zalloc(sizeof *x);
+    if (!x)
+        return err_set(info, ERR_NOMEM, NULL, "out of memory");
+    x->cfg = *cfg;
+    x->ops = cfg->weights->ops;
+    enum err e = create_parts(x, info);
+    if (e) {
+        ft_exec_destroy(x);
+        return e;
+    }
+    *out = x;
+    return ERR_OK;
+}
+
+void ft_exec_destroy(struct ft_exec *x) {
+    if (!x)
+        return;
+    struct kn_device *device = x->cfg.weights->device;
+    if (x->threaded) {
+        atomic_store(&x->quit, true);
+        mailbox_wake(x->todo);
+        thread_join(&x->thread);
+    }
+    lora_unit_destroy(x->unit);
+    lora_params_destroy(x->params);
+    if (x->own)
+        x->ops->free(device, x->own, x->have);
+    if (x->sums)
+        x->ops->free(device, x->sums, 2 * (size_t)x->chunks * sizeof(double));
+    if (x->owns_queue)
+        x->ops->queue_destroy(x->queue);
+    mailbox_destroy(x->todo);
+    mailbox_destroy(x->done);
+    mem_free(x->host_sums);
+    mem_free(x);
+}
+
+int64_t ft_exec_trainable(const struct ft_exec *x) {
+    return lora_params_count(x->params);
+}
+
+void ft_exec_memory(const struct ft_exec *x, size_t *resident, size_t *lent) {
+    *resident = lora_params_bytes(x->params);
+    *lent = x->want;
+}
+
+// ---- units
+
+// ERR_AGAIN: no memory now.
+static enum err find_memory(struct ft_exec *x, kn_addr *at) {
+    const struct ft_memory *m = &x->cfg.memory;
+    if (m->borrow) {
+        x->have = m->borrow(m->arg, x->want > x->have ? x->want - x->have : 0, at);
+        return x->have >= x->least ? ERR_OK : ERR_AGAIN;
+    }
+    struct kn_device *device = x->cfg.weights->device;
+    for (int least = 0; least < 2 && !x->own; least++) {
+        size_t bytes = least ? x->least : x->want;
+        if (!x->ops->alloc(device, bytes, &x->own))
+            x->have = bytes;
+    }
+    *at = x->own;
+    return x->own ? ERR_OK : ERR_NOMEM;
+}
+
+static enum err run_unit(struct ft_exec *x, struct command *c, int64_t deadline, bool *done) {
+    enum err e = ERR_OK;
+    if (!c->begun) {
+        kn_addr at;
+        e = find_memory(x, &at);
+        atomic_store(&x->starved, e == ERR_AGAIN);
+        if (e == ERR_AGAIN)
+            return e;
+        if (e)
+            return err_set(&c->info, e, NULL, "no memory for a training row (%zu MiB)",
+                           x->least >> 20);
+        e = lora_unit_begin(x->unit, c->row, at, x->have, &c->info);
+        c->begun = !e;
+    }
+    if (!e)
+        e = lora_unit_run(x->unit, deadline, done, &c->info);
+    if (!e && *done)
+        lora_unit_result(x->unit, c->row_result);
+    return e;
+}
+
+void ft_exec_give_back(struct ft_exec *x, size_t bytes) {
+    const struct ft_memory *m = &x->cfg.memory;
+    if (lora_unit_holds(x->unit)) {
+        lora_unit_drop(x->unit);
+        x->in_hand->begun = false;
+    }
+    size_t keep = x->have > bytes ? x->have - bytes : 0;
+    x->have = keep >= x->least ? keep : 0; // too little is of no use
+    if (m->give)
+        m->give(m->arg, x->have);
+}
+
+// ---- the optimizer's step
+
+static int64_t piece(const struct command *c, int64_t n) {
+    int64_t left = n - c->at, most = (int64_t)PIECE_CHUNKS * KN_SUMSQ_CHUNK;
+    return left < most ? left : most;
+}
+
+static enum err add_squares(struct ft_exec *x, struct command *c, const struct lora_ranges *r) {
+    int64_t n = piece(c, r->n);
+    struct kn_sumsq p = {.acc = r->acc,
+                         .n = r->n,
+                         .factor = ldexp(1.0, -c->step->exponent) / c->step->divisor,
+                         .out = x->sums,
+                         .largest = x->sums + (size_t)x->chunks * sizeof(double),
+                         .begin = c->at,
+                         .end = c->at + n};
+    c->at += n;
+    enum err e = x->ops->sumsq(x->queue, &p);
+    if (!e && c->at == r->n)
+        e = x->ops->download(x->queue, x->host_sums, x->sums,
+                             2 * (size_t)x->chunks * sizeof(double));
+    return e;
+}
+
+// Clips as torch.nn.utils.clip_grad_norm_ does.
+static void find_norm(struct ft_exec *x, struct command *c) {
+    double squares = 0, largest = 0;
+    for (int64_t i = 0; i < x->chunks; i++) {
+        squares += x->host_sums[i];
+        largest = fmax(largest, x->host_sums[x->chunks + i]);
+    }
+    double norm = sqrt(squares), max = c->step->max_grad_norm;
+    double clip = max > 0 ? fmin(max / (norm + 1e-6), 1.0) : 1.0;
+    *c->step_result = (struct ft_step_result){norm, largest * c->step->divisor, clip};
+    c->factor = ldexp(1.0, -c->step->exponent) / c->step->divisor * clip;
+    c->updating = true;
+    c->at = 0;
+}
+
+static enum err update(struct ft_exec *x, struct command *c, const struct lora_ranges *r) {
+    const struct ft_step *s = c->step;
+    int64_t n = piece(c, r->n);
+    struct kn_adamw p = {.w = r->w,
+                         .m = r->m,
+                         .v = r->v,
+                         .acc = r->acc,
+                         .n = r->n,
+                         .factor = c->factor,
+                         .lr = s->lr,
+                         .beta1 = s->beta1,
+                         .beta2 = s->beta2,
+                         .eps = s->eps,
+                         .decay = s->decay,
+                         .c1 = 1 - pow(s->beta1, (double)s->t),
+                         .c2 = 1 - pow(s->beta2, (double)s->t),
+                         .begin = c->at,
+                         .end = c->at + n};
+    c->at += n;
+    return x->ops->adamw(x->queue, &p);
+}
+
+static enum err run_step(struct ft_exec *x, struct command *c, bool *done) {
+    struct lora_ranges r;
+    lora_params_ranges(x->params, &r);
+    enum err e = c->updating ? update(x, c, &r) : add_squares(x, c, &r);
+    enum err waited = x->ops->queue_wait(x->queue, &c->info);
+    if (e || waited)
+        return e ? e : waited;
+    bool all = c->at == r.n;
+    *done = all && c->updating;
+    if (all && !c->updating)
+        find_norm(x, c);
+    return ERR_OK;
+}
+
+// ---- state
+
+static enum err run_state(struct ft_exec *x, struct command *c, bool *done) {
+    int32_t layer = (int32_t)c->at++;
+    enum err e =
+        c->kind == COMMAND_GET
+            ? lora_params_get(x->params, x->queue, layer, c->w, c->m, c->v, &c->info)
+            : lora_params_set(x->params, x->queue, layer, c->set_w, c->set_m, c->set_v, &c->info);
+    *done = c->at == x->cfg.weights->config.n_layers;
+    return e;
+}
+
+static enum err run_clear(struct ft_exec *x, bool *done) {
+    struct lora_ranges r;
+    lora_params_ranges(x->params, &r);
+    x->ops->discard(x->cfg.weights->device, r.acc, (size_t)r.n * sizeof(int64_t));
+    *done = true;
+    return ERR_OK;
+}
+
+// ---- the runner's side
+
+static void finish(struct ft_exec *x, enum err e) {
+    struct command *c = x->in_hand;
+    c->result = e;
+    if (e && !c->info.code)
+        err_set(&c->info, e, NULL, "training: %s", err_text(e));
+    x->in_hand = NULL;
+    atomic_store(&x->starved, false);
+    mailbox_send(x->done, c); // has room for the one command
+}
+
+static enum err run_command(struct ft_exec *x, struct command *c, int64_t deadline, bool *done) {
+    switch (c->kind) {
+    case COMMAND_UNIT:
+        return run_unit(x, c, deadline, done);
+    case COMMAND_STEP:
+        return run_step(x, c, done);
+    case COMMAND_CLEAR:
+        return run_clear(x, done);
+    default:
+        return run_state(x, c, done);
+    }
+}
+
+int64_t ft_exec_run(struct ft_exec *x, int64_t budget_us) {
+    if (!x->in_hand)
+        x->in_hand = mailbox_take(x->todo);
+    if (!x->in_hand)
+        return 0;
+    int64_t start = clock_mono_ns(x->cfg.clock), now = start, deadline = start + budget_us * 1000;
+    bool done = false;
+    enum err e = ERR_OK;
+    while (!done && !e && now < deadline) {
+        if (atomic_load(&x->stop)) {
+            lora_unit_drop(x->unit);
+            e = ERR_CANCELLED;
+        } else {
+            e = run_command(x, x->in_hand, deadline, &done);
+        }
+        now = clock_mono_ns(x->cfg.clock);
+    }
+    if (e == ERR_AGAIN)
+        return 0;
+    if (done || e)
+        finish(x, e);
+    return now - start >= 1000 ? (now - start) / 1000 : 1;
+}
+
+// ---- the trainer's side
+
+void ft_exec_stop(struct ft_exec *x) {
+    atomic_store(&x->stop, true);
+    mailbox_wake(x->todo);
+    if (x->cfg.wake)
+        x->cfg.wake(x->cfg.wake_arg);
+}
+
+static enum err command(struct ft_exec *x, const struct command *what, struct err_info *info) {
+    if (atomic_load(&x->stop))
+        return err_set(info, ERR_CANCELLED, NULL, "training was cancelled");
+    x->command = *what;
+    enum err e = mailbox_send(x->todo, &x->command);
+    if (e)
+        return err_set(info, e, NULL, "training: %s", err_text(e));
+    do {
+        // Also when the runner found no memory: nothing else wakes it once there is some.
+        if (x->cfg.wake)
+            x->cfg.wake(x->cfg.wake_arg);
+        while (!mailbox_wait(x->done, STARVED_POLL_NS) && !atomic_load(&x->starved))
+            ;
+    } while (!mailbox_take(x->done));
+    if (x->command.result && info)
+        *info = x->command.info;
+    return x->command.result;
+}
+
+enum err ft_exec_unit(struct ft_exec *x, const struct lora_row *row, struct lora_row_result *out,
+                      struct err_info *info) {
+    struct command c = {.kind = COMMAND_UNIT, .row = row, .row_result = out};
+    return command(x, &c, info);
+}
+
+enum err ft_exec_step(struct ft_exec *x, const struct ft_step *s, struct ft_step_result *out,
+                      struct err_info *info) {
+    struct command c = {.kind = COMMAND_STEP, .step = s, .step_result = out};
+    return command(x, &c, info);
+}
+
+enum err ft_exec_clear(struct ft_exec *x, struct err_info *info) {
+    struct command c = {.kind = COMMAND_CLEAR};
+    return command(x, &c, info);
+}
+
+enum err ft_exec_get(struct ft_exec *x, struct mdl_adapter *w, struct mdl_adapter *m,
+                     struct mdl_adapter *v, struct err_info *info) {
+    struct command c = {.kind = COMMAND_GET, .w = w, .m = m, .v = v};
+    return command(x, &c, info);
+}
+
+enum err ft_exec_set(struct ft_exec *x, const struct mdl_adapter *w, const struct mdl_adapter *m,
+                     const struct mdl_adapter *v, struct err_info *info) {
+    struct command c = {.kind = COMMAND_SET, .set_w = w, .set_m = m, .set_v = v};
+    return command(x, &c, info);
+}
