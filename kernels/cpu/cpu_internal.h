@@ -105,6 +105,8 @@ struct cpu_isa {
     cpu_run_fn attn;
     // isa/sample.c
     cpu_run_fn sample;
+    // isa/lora_back.c
+    cpu_run_fn lora_shrink_back, lora_dx, lora_grad;
     // isa/train_rows.c, train_step.c, attn_back.c
     cpu_run_fn xent, rmsnorm_back, swiglu_back, rope_back, scatter, grad_add, sumsq, adamw, attn_back;
     // isa/rows.c, for weights: quantise one row of k (multiple of 32) values

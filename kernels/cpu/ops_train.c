@@ -2,12 +2,75 @@
 // Training's operations on the CPU backend (kernels/train.h, the backward of kernels/lora.h): checks of
 // their parameters, as in ops.c.
 #include "kernels/cpu/ops_train.h"
+#include "kernels/cpu/lora_layout.h"
 #include "kernels/cpu/ops_internal.h"
 
 // A range of [0, all): both ends 0, or not empty.
 static bool span_ok(int64_t begin, int64_t end, int64_t all) {
     return begin == 0 && end == 0 ? true : begin >= 0 && begin < end && end <= all;
 }
+
+// ---- adapters
+
+static bool wide_ok(int32_t n) {
+    return n > 0 && n <= CPU_LORA_MOST_WIDE;
+}
+
+static bool rank_ok(int32_t r) {
+    return r > 0 && r <= KN_LORA_MAX_RANK;
+}
+
+// Some row of k values after dropout lies in the scratch memory.
+static bool dropout_ok(const struct kn_dropout *d, int32_t k) {
+    const int32_t most = CPU_SCRATCH_BYTES / (int)sizeof(float);
+    return d->p == 0 || (d->p > 0 && d->p < 1 && d->keys && k <= most);
+}
+
+enum err cpu_op_lora_shrink_back(struct kn_queue *q, const struct kn_lora_shrink_back *p) {
+    if (p->rows == 0)
+        return ERR_OK;
+    if (p->rows < 0 || !wide_ok(p->k) || !wide_ok(p->n) || !rank_ok(p->r) || p->ldx < p->k ||
+        p->lddy < p->n || !span_ok(p->row_begin, p->row_end, p->rows))
+        return refuse(q, "lora_shrink_back", "a size, a row distance or the range is wrong");
+    if (!dropout_ok(&p->dropout, p->k))
+        return refuse(q, "lora_shrink_back", "dropout is wrong");
+    if (!p->x || !p->dy || !p->a || !p->b || !p->u || !p->du)
+        return refuse(q, "lora_shrink_back", "an address is missing");
+    return cpu_record_op(q, "lora_shrink_back", isa_of(q)->lora_shrink_back, p, sizeof *p, NULL);
+}
+
+// A range of columns: its ends are multiples of a panel or the end of all.
+static bool panels_ok(int32_t begin, int32_t end, int32_t all) {
+    return span_ok(begin, end, all) && begin % CPU_LORA_PANEL == 0 &&
+           (end % CPU_LORA_PANEL == 0 || end == all);
+}
+
+enum err cpu_op_lora_dx(struct kn_queue *q, const struct kn_lora_dx *p) {
+    if (p->rows == 0)
+        return ERR_OK;
+    if (p->rows < 0 || !wide_ok(p->k) || !rank_ok(p->r) || p->lddx < p->k ||
+        !panels_ok(p->k_begin, p->k_end, p->k))
+        return refuse(q, "lora_dx", "a size, the row distance or the range is wrong");
+    if (!dropout_ok(&p->dropout, p->k))
+        return refuse(q, "lora_dx", "dropout is wrong");
+    if (!p->du || !p->a || !p->dx)
+        return refuse(q, "lora_dx", "an address is missing");
+    return cpu_record_op(q, "lora_dx", isa_of(q)->lora_dx, p, sizeof *p, NULL);
+}
+
+enum err cpu_op_lora_grad(struct kn_queue *q, const struct kn_lora_grad *p) {
+    if (p->rows < 0 || !wide_ok(p->width) || !rank_ok(p->r) || p->ld_right < p->width ||
+        !panels_ok(p->begin, p->end, p->width))
+        return refuse(q, "lora_grad", "a size, the row distance or the range is wrong");
+    if ((p->side != KN_LORA_A && p->side != KN_LORA_B) || !dropout_ok(&p->dropout, p->width) ||
+        (p->side == KN_LORA_B && p->dropout.p > 0))
+        return refuse(q, "lora_grad", "the side or dropout is wrong");
+    if (!p->left || !p->right || !p->grad)
+        return refuse(q, "lora_grad", "an address is missing");
+    return cpu_record_op(q, "lora_grad", isa_of(q)->lora_grad, p, sizeof *p, NULL);
+}
+
+// ---- rows
 
 enum err cpu_op_xent(struct kn_queue *q, const struct kn_xent *p) {
     if (p->rows == 0)

@@ -3,6 +3,9 @@
 #pragma once
 #include "kernels/device.h"
 
+enum err cpu_op_lora_shrink_back(struct kn_queue *q, const struct kn_lora_shrink_back *p);
+enum err cpu_op_lora_dx(struct kn_queue *q, const struct kn_lora_dx *p);
+enum err cpu_op_lora_grad(struct kn_queue *q, const struct kn_lora_grad *p);
 enum err cpu_op_xent(struct kn_queue *q, const struct kn_xent *p);
 enum err cpu_op_rmsnorm_back(struct kn_queue *q, const struct kn_rmsnorm_back *p);
 enum err cpu_op_swiglu_back(struct kn_queue *q, const struct kn_swiglu_back *p);

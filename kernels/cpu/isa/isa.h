@@ -30,6 +30,10 @@ void ISA(cpu_rope_table)(const void *params, struct cpu_task *t);
 void ISA(cpu_rope_kv)(const void *params, struct cpu_task *t);
 // attn.c
 void ISA(cpu_attn)(const void *params, struct cpu_task *t);
+// lora_back.c
+void ISA(cpu_lora_shrink_back)(const void *params, struct cpu_task *t);
+void ISA(cpu_lora_dx)(const void *params, struct cpu_task *t);
+void ISA(cpu_lora_grad)(const void *params, struct cpu_task *t);
 // train_rows.c
 void ISA(cpu_xent)(const void *params, struct cpu_task *t);
 void ISA(cpu_rmsnorm_back)(const void *params, struct cpu_task *t);
