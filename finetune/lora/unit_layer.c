@@ -179,7 +179,7 @@ static enum err adapter_grad(struct lora_unit *u, struct lora__account *a, const
                              .width = width,
                              .r = x->m.r,
                              .scale = x->m.scale,
-                             .dropout = x->dropout,
+                             .dropout = is_a ? x->dropout : (struct kn_dropout){0},
                              .grad = is_a ? x->m.grad_a : x->m.grad_b,
                              .begin = u->at.done,
                              .end = u->at.done + n};

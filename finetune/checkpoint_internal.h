@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// Inside checkpoints: checkpoint.c writes and reads folders, checkpoint_verify.c checks, chooses and
+// removes them, checkpoint_optimizer.c is the file of moments.
+#pragma once
+#include "finetune/checkpoint.h"
+#include <jansson.h>
+
+enum { FT__FILES = 4, FT__HEX = 65 };
+extern const char *const ft__files[FT__FILES]; // those that the manifest lists
+
+enum err ft__hash_file(int dir, const char *name, char hex[FT__HEX], struct err_info *info);
+enum err ft__read_json(int dir, const char *name, json_t **out, struct err_info *info);
+// Marker, manifest and digests; *manifest (may be NULL) is to be freed.
+enum err ft__verify(int dir, json_t **manifest, struct err_info *info);
+
+enum err ft__write_moments(int dir, const struct mdl_config *c, const struct ft_moments *x,
+                           struct err_info *info);
+// Into adapters of the right shape.
+enum err ft__read_moments(int dir, const struct mdl_config *c, const struct ft_moments *x,
+                          struct err_info *info);
+
+enum err ft__open_folder(int parent, const char *path, int *fd, struct err_info *info);
+enum err ft__remove_folder(int parent, const char *name, struct err_info *info);
