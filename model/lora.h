@@ -26,10 +26,12 @@ enum err mdl_lora_download(const struct mdl_lora *l, struct kn_queue *q, struct 
                            struct err_info *info);
 
 struct mdl_lora_slots;
+enum { MDL_LORA_MAX_SLOTS = 1024 };
 enum err mdl_lora_slots_create(const struct mdl_weights *w, struct kn_queue *q, int32_t n_slots,
                                struct mdl_lora_slots **out, struct err_info *info);
 void mdl_lora_slots_destroy(struct mdl_lora_slots *s);
-// What slot i holds from the next step on; NULL: nothing. Borrowed.
+// What slot i holds from the next step on; NULL: nothing. Borrowed. An adapter that a slot let go may
+// be destroyed once the queue has been waited for. On error the slot holds what it held.
 enum err mdl_lora_set(struct mdl_lora_slots *s, int32_t i, const struct mdl_lora *l);
 // Hooks for mdl_forward_begin: rows of sequences with slot -1 keep their bits. Linears that no slot
 // targets cost nothing.
