@@ -117,30 +117,31 @@ static enum err take(struct build *b, int64_t line, struct err_info *info) {
     return ft__writer_add(&b->writer, &s[0], pair ? &s[1] : NULL, line, info);
 }
 
+// A line's own fault becomes an error of the report; what is returned ends the build.
 static enum err read_line(struct build *b, const struct ft__line *line, struct err_info *info) {
-    struct ft__example e;
+    struct ft__example e = {0};
     const char *code = FT__CODE_JSONL;
     enum err rc;
     if (line->too_long)
-        return err_set(info, ERR_INVALID, NULL, "line %lld has more than %llu bytes",
-                       (long long)line->number, (unsigned long long)b->lines.max_line);
-    rc = ft__example_read(line, &e, info);
-    if (rc)
-        return rc;
-    rc = check_kind(b, e.kind, line->number, info);
+        rc = err_set(info, ERR_INVALID, NULL, "line %lld has more than %llu bytes",
+                     (long long)line->number, (unsigned long long)b->lines.max_line);
+    else
+        rc = ft__example_read(line, &e, info);
+    if (!rc)
+        rc = check_kind(b, e.kind, line->number, info);
     if (!rc) {
+        code = FT__CODE_TEMPLATE;
         rc = ft__render(&b->renderer, &e, b->seq, info);
-        if (rc) {
-            code = FT__CODE_TEMPLATE;
+        if (rc)
             err_prefix(info, "line %lld", (long long)line->number);
-        }
     }
     ft__example_fini(&e);
-    if (rc && !is_fatal(rc) && code != FT__CODE_JSONL) {
-        add_error(b, rc, line->number, code, info->message);
-        return ERR_OK;
-    }
-    return rc ? rc : take(b, line->number, info);
+    if (!rc)
+        return take(b, line->number, info);
+    if (is_fatal(rc))
+        return rc;
+    add_error(b, rc, line->number, code, info->message);
+    return ERR_OK;
 }
 
 static enum err read_lines(struct build *b, struct err_info *info) {
@@ -158,10 +159,8 @@ static enum err read_lines(struct build *b, struct err_info *info) {
         if (++b->examples > FT_MAX_SAMPLES)
             return ERR_OK; // said by check_count
         rc = read_line(b, &line, info);
-        if (rc && is_fatal(rc))
-            return rc;
         if (rc)
-            add_error(b, rc, line.number, FT__CODE_JSONL, info->message);
+            return rc;
     }
 }
 
