@@ -13,8 +13,8 @@
 //
 // A route with `body_pieces` gets its body as it comes: its handler is called at the end of the
 // head, sets on_close, on_body and on_body_end (or answers at once), and may answer at any time;
-// what was not read of the body then costs the connection. Nothing more is read from the client
-// between gw_body_pause and gw_body_resume; what was read before still comes, on_body_end too. A
+// what was not read of the body then costs the connection. Between gw_body_pause
+// and gw_body_resume no on_body comes and nothing is read from the client, but on_body_end may come. A
 // body that ends badly (malformed, too large, too slow) is answered by the server, after on_close.
 #pragma once
 #include "base/arena.h"

@@ -5,6 +5,8 @@
 #include "base/mem.h"
 #include "base/thread.h"
 #include "gateway/api.h"
+#include "gateway/api_data.h"
+#include "gateway/data_host.h"
 #include "gateway/model_host.h"
 #include <errno.h>
 #include <jansson.h>
@@ -17,13 +19,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { MAX_ROUTES = 32, DIGEST_STEP = 8 << 20 };
+enum { MAX_ROUTES = 64, DIGEST_STEP = 8 << 20 };
 
 struct serve {
     struct serve_options options;
     struct log log, access_log;
     struct app app;
     struct model_host host;
+    struct data_host data;
     struct gw_keys *keys;
     struct gw_route routes[MAX_ROUTES];
     int signal_fd;
@@ -95,6 +98,8 @@ static void begin_drain(struct app *app) {
 
 static enum err open_server(struct serve *s, struct err_info *info) {
     const struct serve_options *o = &s->options;
+    size_t n_routes = api_routes(&s->app, s->routes, MAX_ROUTES);
+    n_routes += api_data_routes(&s->data.api, s->routes + n_routes, MAX_ROUTES - n_routes);
     struct gw_config cfg = {
         .host = o->host,
         .port = (int)o->port,
@@ -115,7 +120,7 @@ static enum err open_server(struct serve *s, struct err_info *info) {
         .cors_origins = o->allowed_origins.items,
         .n_cors_origins = o->allowed_origins.n,
         .routes = s->routes,
-        .n_routes = api_routes(&s->app, s->routes, MAX_ROUTES),
+        .n_routes = n_routes,
         .keys = gw_keys_count(s->keys) ? s->keys : NULL,
         .clock = &clock_system,
         .log = &s->log,
@@ -276,6 +281,7 @@ static void close_all(struct serve *s) {
     if (s->digest_runs)
         thread_join(&s->digest_thread);
     model_host_close(&s->host);
+    data_host_close(&s->data); // its last tasks still post to the loops
     if (s->app.server)
         gw_server_destroy(s->app.server);
     if (s->digest)
@@ -307,7 +313,9 @@ static enum err start(struct serve *s, const char *model, struct err_info *info)
     s->app.metrics = metrics_create();
     if (!s->app.metrics)
         return err_set(info, ERR_NOMEM, NULL, "out of memory");
-    if ((rc = block_signals(s, info)) || (rc = open_keys(s, info)) || (rc = open_server(s, info)) ||
+    if ((rc = block_signals(s, info)) || (rc = open_keys(s, info)) ||
+        (rc = data_host_open(&s->data, &s->options, &s->log, info)) ||
+        (rc = open_server(s, info)) ||
         (rc =
              model_host_open(&s->host, model, &s->options, &s->log, s->app.metrics, &s->app, info)))
         return rc;

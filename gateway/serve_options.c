@@ -39,6 +39,16 @@ static const struct opt_def defs[] = {
      "Compute threads. 0: the CPUs that affinity and the cgroup allow.", false},
     {OPT_ENUM, "isa", AT(isa), NULL, "auto", 0, 0, "auto|avx512bf16|avx512|avx2|portable",
      "Instruction set of the CPU kernels.", false},
+    HEADING("Data"),
+    {OPT_STRING, "data-dir", AT(data_dir), "DIR", NULL, 0, 0, NULL,
+     "Folder for uploaded files and fine-tuning jobs; one process owns it. Without it /v1/files "
+     "and "
+     "/v1/fine_tuning are refused.",
+     false},
+    {OPT_SIZE, "max-file-size", AT(max_file), "SIZE", "512M", 1, 0x1p40, NULL,
+     "Largest uploaded file.", false},
+    {OPT_INT, "io-threads", AT(io_threads), "N", "4", 1, 64, NULL,
+     "Threads that wait on the disk, so that nothing else does.", false},
     HEADING("Listener"),
     {OPT_STRING, "host", AT(host), "ADDR", "127.0.0.1", 0, 0, NULL, "Address to listen on.", false},
     {OPT_INT, "port", AT(port), "N", "8000", 0, 65535, NULL, "Port; 0 takes any free one.", false},

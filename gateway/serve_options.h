@@ -17,6 +17,9 @@ struct serve_options {
     double prefill_stretch;
     int64_t threads;
     const char *isa;
+    // data
+    const char *data_dir;
+    int64_t max_file, io_threads;
     // listener
     const char *host;
     int64_t port;

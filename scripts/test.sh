@@ -5,7 +5,7 @@ set -euo pipefail
 . "$(dirname "$0")/common.sh"
 
 say "Packages"
-install_build_packages libcmocka-dev
+install_build_packages libcmocka-dev curl strace
 use_recent_cmake
 
 say "Build"

@@ -145,7 +145,7 @@ static const struct {
     {PART("a", "1") END "\r", "ends before"},
     {PART("a", "1") "--" B "--x\r\n", "ends before"},
     {"--" B "\r\n\r\n1\r\n" END, "no Content-Disposition"},
-    {"--" B "\r\n" END, "no field"},
+    {"--" B "\r\n" END "\r\n\r\n", "no field"},
     {"--" B "\r\n" NAME("a") NAME("b") "\r\n1\r\n" END, "two Content-Dispositions"},
     {"--" B "\r\n" NAME("a") "no colon\r\n\r\n1\r\n" END, "no field"},
     {"--" B "\r\n" NAME("a") ": v\r\n\r\n1\r\n" END, "no field"},

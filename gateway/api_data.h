@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// The routes that keep something in the data folder: files and fine-tuning jobs. They know training's
+// side only, no engine; their handlers' arg is the struct api_data. Handlers run on the request's
+// loop and do nothing there that waits on the disk (api_task.h).
+#pragma once
+#include "base/clock.h"
+#include "base/io_pool.h"
+#include "finetune/home.h"
+#include "gateway/http.h"
+#include <stdbool.h>
+
+struct api_data {
+    struct ft_home *home; // NULL: there is no data folder, and every route says so
+    struct io_pool *io;
+    const struct clock *clock;
+    uint64_t max_file_bytes;
+};
+
+// The routes; `d` outlives the server. Returns how many, 0 if `cap` is too small.
+size_t api_data_routes(struct api_data *d, struct gw_route *out, size_t cap);
+
+void api_files_create(struct gw_request *r, void *arg);
+void api_files_list(struct gw_request *r, void *arg);
+void api_files_get(struct gw_request *r, void *arg);
+void api_files_delete(struct gw_request *r, void *arg);
+void api_files_content(struct gw_request *r, void *arg);
+
+// True if there is no data folder: then the request was answered.
+bool api_data_missing(struct gw_request *r, const struct api_data *d);
