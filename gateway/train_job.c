@@ -1,0 +1,320 @@
+// SPDX-License-Identifier: Apache-2.0
+// `graft train`: plan, executor, checkpoints, and what is left at the end.
+#include "gateway/train_job.h"
+#include "base/durable.h"
+#include "base/hash.h"
+#include "base/json_write.h"
+#include "base/mem.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+enum { MIN_SEQ_TOKENS = 8, MAX_ROW_SEQS = 256, PLOT_ROWS = 12 };
+
+// ---- options
+
+static enum err parse_targets(struct train_job *j, struct err_info *info) {
+    for (size_t i = 0; i < j->o.targets.n; i++) {
+        unsigned bit = 0;
+        for (int t = 0; t < MDL_TARGETS; t++)
+            if (!strcmp(j->o.targets.items[i], mdl_target_name((enum mdl_target)t)))
+                bit = 1U << t;
+        if (!bit)
+            return err_set(info, ERR_INVALID, "target-modules",
+                           "--target-modules %s: there is q_proj, k_proj, v_proj, o_proj, "
+                           "gate_proj, up_proj, down_proj",
+                           j->o.targets.items[i]);
+        j->targets |= bit;
+    }
+    if (!j->targets)
+        j->targets = (1U << MDL_TARGETS) - 1;
+    return ERR_OK;
+}
+
+// All that decides what comes out; a resumed run must have the same.
+static enum err write_hyperparameters(struct train_job *j, struct err_info *info) {
+    const struct train_options *o = &j->o;
+    struct buf b;
+    buf_init(&b, 0);
+    struct json_w w = json_w_begin(&b);
+    jw_obj(&w);
+    jw_kint(&w, "epochs", o->epochs);
+    jw_kint(&w, "batch_size", o->batch_size);
+    jw_knum(&w, "learning_rate", o->lr);
+    jw_kstr(&w, "lr_scheduler", o->schedule);
+    jw_knum(&w, "warmup_ratio", o->warmup_ratio);
+    jw_knum(&w, "weight_decay", o->weight_decay);
+    jw_knum(&w, "adam_beta1", o->beta1);
+    jw_knum(&w, "adam_beta2", o->beta2);
+    jw_knum(&w, "adam_epsilon", o->eps);
+    jw_knum(&w, "max_grad_norm", o->max_grad_norm);
+    jw_knum(&w, "dpo_beta", o->beta_dpo);
+    jw_kint(&w, "lora_r", o->r);
+    jw_knum(&w, "lora_alpha", o->alpha);
+    jw_knum(&w, "lora_dropout", o->dropout);
+    jw_kbool(&w, "use_rslora", o->rslora);
+    jw_key(&w, "target_modules");
+    jw_arr(&w);
+    for (int t = 0; t < MDL_TARGETS; t++)
+        if (j->targets >> t & 1)
+            jw_str(&w, mdl_target_name((enum mdl_target)t));
+    jw_arr_end(&w);
+    jw_kint(&w, "max_seq_length", j->row_tokens);
+    jw_kbool(&w, "packing", o->packing);
+    jw_kstr(&w, "truncation", o->truncation);
+    jw_kint(&w, "seed", o->seed);
+    jw_obj_end(&w);
+    enum err e = buf_err(&b);
+    size_t len;
+    j->hyperparameters = e ? NULL : buf_take(&b, &len);
+    buf_fini(&b);
+    return e ? err_set(info, e, NULL, "out of memory") : ERR_OK;
+}
+
+static struct ft_manifest manifest_of(const struct train_job *j) {
+    return (struct ft_manifest){
+        .run_id = j->run_id,
+        .base_model = mdl_source_name(j->source),
+        .base_digest = j->base_digest,
+        .template_digest = *j->template_digest ? j->template_digest : NULL,
+        .dataset_digest = j->data_digest,
+        .validation_digest = *j->validation_digest ? j->validation_digest : NULL,
+        .code_version = GRAFT_VERSION,
+        .kernel_set = j->device_info.kernel_set,
+        .method = j->o.method,
+        .precision = "f32 adapter and optimizer, base as stored",
+        .parent = *j->parent ? j->parent : NULL,
+        .hyperparameters = j->hyperparameters,
+        .seed = (uint64_t)j->o.seed,
+        .created_at = clock_wall_ns(&clock_system) / 1000000000,
+    };
+}
+
+// ---- open
+
+static enum err create_plan(struct train_job *j, struct err_info *info) {
+    j->row_seqs = j->row_tokens / MIN_SEQ_TOKENS;
+    j->row_seqs = j->row_seqs < 2 ? 2 : j->row_seqs > MAX_ROW_SEQS ? MAX_ROW_SEQS : j->row_seqs;
+    bool pairs = !strcmp(j->o.method, "dpo"); // two sequences a sample
+    struct ft_plan_config cfg = {.data = ft_dataset_lengths(j->data),
+                                 .epochs = (int32_t)j->o.epochs,
+                                 .batch_size = (int32_t)j->o.batch_size,
+                                 .row_tokens = pairs ? 2 * j->row_tokens : j->row_tokens,
+                                 .row_samples = pairs ? j->row_seqs / 2 : j->row_seqs,
+                                 .packing = j->o.packing,
+                                 .shuffle = true,
+                                 .seed = (uint64_t)j->o.seed};
+    j->row_tokens = cfg.row_tokens;
+    return ft_plan_create(&cfg, &j->plan, info);
+}
+
+static bool fits_memory(const struct train_job *j, size_t bytes) {
+    size_t room = j->device_info.memory_bytes;
+    if (j->o.activation_bytes)
+        return bytes <= (size_t)j->o.activation_bytes;
+    return j->weights->bytes < room && bytes <= (room - j->weights->bytes) / 2;
+}
+
+static enum err create_exec(struct train_job *j, struct err_info *info) {
+    struct ft_exec_config cfg = {.weights = j->weights,
+                                 .lora = {.targets = j->targets,
+                                          .r = (int32_t)j->o.r,
+                                          .alpha = (float)j->o.alpha,
+                                          .rslora = j->o.rslora,
+                                          .dropout = (float)j->o.dropout,
+                                          .seed = (uint64_t)j->o.seed},
+                                 .limits = {j->row_tokens, j->row_seqs, true},
+                                 .clock = &clock_system};
+    enum err e = ft_exec_create(&cfg, &j->exec, info);
+    size_t resident, lent;
+    if (e)
+        return e;
+    ft_exec_memory(j->exec, &resident, &lent);
+    if (fits_memory(j, lent))
+        return ERR_OK;
+    ft_exec_destroy(j->exec);
+    j->exec = NULL;
+    cfg.limits.keep = false;
+    return ft_exec_create(&cfg, &j->exec, info);
+}
+
+static enum err create_moments(struct train_job *j, struct err_info *info) {
+    struct mdl_adapter **const all[] = {&j->moments.w, &j->moments.m, &j->moments.v};
+    enum err e = ERR_OK;
+    for (int i = 0; i < 3 && !e; i++)
+        e = mdl_adapter_create(&j->config, j->targets, (int32_t)j->o.r, (float)j->o.alpha,
+                               j->o.rslora, all[i], info);
+    if (!e)
+        j->moments.w->dropout = (float)j->o.dropout;
+    return e;
+}
+
+static void tell_skipped(void *arg, const char *name, const char *why) {
+    (void)arg;
+    fprintf(stderr, "skipping %s: %s\n", name, why);
+}
+
+static enum err resume(struct train_job *j, struct err_info *info) {
+    struct ft_manifest m = manifest_of(j);
+    struct ft_skip skip = {tell_skipped, NULL};
+    char path[TRAIN_PATH + FT_CHECKPOINT_NAME + 1], set[96];
+    enum err e = ft_checkpoint_newest(j->checkpoints, &m, &skip, j->parent, info);
+    if (e)
+        return e;
+    snprintf(path, sizeof path, "%s/%s", j->checkpoints, j->parent);
+    struct ft_moments x;
+    if ((e = ft_checkpoint_kernel_set(path, set, sizeof set, info)) ||
+        (e = ft_checkpoint_read(path, &j->config, &j->state, &x, info)))
+        return e;
+    if (strcmp(set, j->device_info.kernel_set))
+        fprintf(stderr,
+                "warning: %s was made by the kernel set %s, this one is %s: results "
+                "will not have the same bits\n",
+                j->parent, set, j->device_info.kernel_set);
+    fprintf(stderr, "going on from %s\n", j->parent);
+    e = ft_exec_set(j->exec, x.w, x.m, x.v, info);
+    ft_moments_fini(&x);
+    return e;
+}
+
+enum err train_job_open_run(struct train_job *j, struct err_info *info) {
+    enum err e;
+    ft_state_init(&j->state);
+    if ((e = parse_targets(j, info)) || (e = write_hyperparameters(j, info)) ||
+        (e = create_plan(j, info)) || (e = create_exec(j, info)) || (e = create_moments(j, info)) ||
+        (j->o.resume && (e = resume(j, info))))
+        return e;
+    size_t resident, lent;
+    ft_exec_memory(j->exec, &resident, &lent);
+    fprintf(stderr,
+            "%lld trainable values; %zu MiB for the adapter, %zu MiB for activations; %lld steps\n",
+            (long long)ft_exec_trainable(j->exec), resident >> 20, lent >> 20,
+            (long long)ft_plan_steps(j->plan));
+    return train_report_open(&j->report, j->o.output, j->state.step, &clock_system, info);
+}
+
+// ---- run
+
+static enum err on_progress(void *arg, const struct ft_progress *p, struct err_info *info) {
+    struct train_job *j = arg;
+    return train_report_step(&j->report, p, info);
+}
+
+static enum err on_save(void *arg, const struct ft_state *s, bool stopping, struct err_info *info) {
+    struct train_job *j = arg;
+    (void)stopping;
+    struct ft_manifest m = manifest_of(j);
+    char name[FT_CHECKPOINT_NAME];
+    enum err e = ft_exec_get(j->exec, j->moments.w, j->moments.m, j->moments.v, info);
+    if (!e)
+        e = ft_checkpoint_write(j->checkpoints, &j->config, s, &j->moments, &m, name, info);
+    if (e)
+        return e;
+    memcpy(j->parent, name, sizeof j->parent);
+    return ft_checkpoint_prune(j->checkpoints, j->o.save_limit, info);
+}
+
+enum err train_job_run(struct train_job *j, struct err_info *info) {
+    int64_t steps = ft_plan_steps(j->plan);
+    struct ft_trainer t = {
+        .exec = j->exec,
+        .data = j->data,
+        .validation = j->validation,
+        .plan = j->plan,
+        .hyper = {.method = !strcmp(j->o.method, "dpo") ? FT_DPO : FT_SUPERVISED,
+                  .beta_dpo = j->o.beta_dpo,
+                  .schedule = {.lr = j->o.lr,
+                               .warmup = ft_schedule_warmup(j->o.warmup_ratio, steps),
+                               .steps = steps},
+                  .beta1 = j->o.beta1,
+                  .beta2 = j->o.beta2,
+                  .eps = j->o.eps,
+                  .weight_decay = j->o.weight_decay,
+                  .max_grad_norm = j->o.max_grad_norm,
+                  .dropout = j->o.dropout > 0,
+                  .seed = (uint64_t)j->o.seed,
+                  .row_tokens = j->row_tokens,
+                  .row_seqs = j->row_seqs,
+                  .eval_steps = j->o.eval_steps,
+                  .save_steps = j->o.save_steps,
+                  .eval_samples = j->o.eval_samples},
+        .clock = &clock_system,
+        .progress = on_progress,
+        .save = on_save,
+        .arg = j,
+        .stop = &j->stop,
+    };
+    enum err e = ft_schedule_parse(j->o.schedule, &t.hyper.schedule.kind);
+    return e ? err_set(info, e, "lr-scheduler", "unknown schedule") : ft_train(&t, &j->state, info);
+}
+
+// ---- end
+
+static int terminal_columns(void) {
+    struct winsize w;
+    return ioctl(STDERR_FILENO, TIOCGWINSZ, &w) || w.ws_col < 40 ? 80 : w.ws_col;
+}
+
+static enum err write_plots(struct train_job *j, int dir, struct err_info *info) {
+    struct buf plot, svg;
+    buf_init(&plot, 0);
+    buf_init(&svg, 0);
+    train_report_plot(&j->report, &plot, terminal_columns(), PLOT_ROWS);
+    train_report_svg(&j->report, &svg);
+    enum err e = buf_err(&plot) ? buf_err(&plot) : buf_err(&svg);
+    if (!e && plot.len)
+        fwrite(plot.data, 1, plot.len, stderr);
+    if (e)
+        err_set(info, e, NULL, "out of memory");
+    else if (svg.len)
+        e = durable_put(dir, "loss.svg", svg.data, svg.len, info);
+    buf_fini(&plot);
+    buf_fini(&svg);
+    return e;
+}
+
+enum err train_job_finish(struct train_job *j, struct err_info *info) {
+    char path[TRAIN_PATH + 16];
+    int dir, adapter = -1;
+    snprintf(path, sizeof path, "%s/adapter", j->o.output);
+    dir = open(j->o.output, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (dir < 0)
+        return durable_errno(info, errno, "open", j->o.output);
+    enum err e = durable_folder(dir, "adapter", &adapter, info);
+    if (!e)
+        e = ft_exec_get(j->exec, j->moments.w, NULL, NULL, info);
+    if (!e)
+        e = mdl_adapter_write(path, &j->config, j->moments.w, mdl_source_name(j->source), NULL,
+                              info);
+    if (!e)
+        e = durable_sync_dir(adapter, info);
+    if (!e)
+        e = write_plots(j, dir, info);
+    if (!e)
+        fprintf(stderr, "the adapter is in %s\n", path);
+    if (adapter >= 0)
+        close(adapter);
+    close(dir);
+    return e;
+}
+
+void train_job_close(struct train_job *j) {
+    train_report_close(&j->report);
+    ft_exec_destroy(j->exec);
+    ft_plan_destroy(j->plan);
+    ft_moments_fini(&j->moments);
+    ft_dataset_close(j->data);
+    ft_dataset_close(j->validation);
+    mdl_weights_destroy(j->weights);
+    if (j->device)
+        kn_ops_cpu.close(j->device);
+    chat_template_destroy(j->chat_template);
+    tokenizer_destroy(j->tokenizer);
+    if (j->source)
+        mdl_source_close(j->source);
+    mem_free(j->hyperparameters);
+}

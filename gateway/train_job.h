@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// The parts of one `graft train` run: opened in order, closed in the reverse one.
+#pragma once
+#include "finetune/checkpoint.h"
+#include "gateway/train_options.h"
+#include "gateway/train_report.h"
+#include "model/digest.h"
+#include "model/source.h"
+
+enum { TRAIN_PATH = 4096, TRAIN_HEX = 65 };
+
+struct train_job {
+    struct train_options o;
+    _Atomic bool stop;
+    // model
+    struct mdl_source *source;
+    struct mdl_config config;
+    struct tokenizer *tokenizer;
+    struct chat_template *chat_template;
+    struct kn_device *device;
+    struct mdl_weights *weights;
+    struct kn_device_info device_info;
+    char base_digest[TRAIN_HEX], template_digest[TRAIN_HEX];
+    // data
+    struct ft_dataset *data, *validation;
+    char data_digest[TRAIN_HEX], validation_digest[TRAIN_HEX];
+    int32_t row_tokens, row_seqs;
+    // run
+    char checkpoints[TRAIN_PATH];
+    char run_id[40], parent[FT_CHECKPOINT_NAME];
+    int64_t started_at; // Unix seconds, also the date that templates see; kept over resumes
+    char *hyperparameters;
+    unsigned targets;
+    struct ft_plan *plan;
+    struct ft_exec *exec;
+    struct ft_moments moments;
+    struct ft_state state;
+    struct train_report report;
+};
+
+enum err train_job_open_model(struct train_job *j, struct err_info *info);
+enum err train_job_open_data(struct train_job *j, struct err_info *info);
+// Plan, executor, and where a resumed run stands.
+enum err train_job_open_run(struct train_job *j, struct err_info *info);
+enum err train_job_run(struct train_job *j, struct err_info *info);
+// The adapter into the output folder, and the plots.
+enum err train_job_finish(struct train_job *j, struct err_info *info);
+void train_job_close(struct train_job *j); // also of a part

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+// `graft train`: the model and the data.
+#include "base/durable.h"
+#include "base/hash.h"
+#include "base/mem.h"
+#include "finetune/dataset.h"
+#include "gateway/train_job.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { MAX_TEMPLATE_BYTES = 4 << 20, DIGEST_STEP = 8 << 20, DEFAULT_SEQ_LENGTH = 2048 };
+
+static bool stopped(const struct train_job *j) {
+    return atomic_load(&j->stop);
+}
+
+static bool show_loading(void *arg, size_t done, size_t total) {
+    struct train_job *j = arg;
+    if (j->report.terminal)
+        fprintf(stderr, "\r\033[Kloading %3d%%%s",
+                (int)((double)done * 100 / (double)(total ? total : 1)),
+                done == total ? "\r\033[K" : "");
+    return !stopped(j);
+}
+
+static enum err read_template(const char *path, struct buf *out, struct err_info *info) {
+    FILE *f = fopen(path, "re");
+    if (!f)
+        return durable_errno(info, errno, "open", path);
+    char chunk[16384];
+    for (size_t n; (n = fread(chunk, 1, sizeof chunk, f)) > 0 && !buf_err(out);)
+        buf_append(out, chunk, n);
+    bool bad = ferror(f);
+    fclose(f);
+    if (bad)
+        return err_set(info, ERR_IO, NULL, "cannot read %s", path);
+    return buf_err(out) ? err_set(info, buf_err(out), NULL, "%s: more than %d bytes", path,
+                                  MAX_TEMPLATE_BYTES)
+                        : ERR_OK;
+}
+
+static enum err parse_template(struct train_job *j, const char *text, size_t len,
+                               struct err_info *info) {
+    uint8_t digest[SHA256_BYTES];
+    enum err e = sha256(text, len, digest);
+    if (e)
+        return err_set(info, e, NULL, "%s", err_text(e));
+    hex_encode(digest, sizeof digest, j->template_digest);
+    e = chat_template_parse(text, len, &j->chat_template, info);
+    if (e)
+        err_prefix(info, "chat template");
+    return e;
+}
+
+static enum err open_template(struct train_job *j, struct err_info *info) {
+    const char *text;
+    size_t len;
+    if (!j->o.chat_template) {
+        mdl_source_chat_template(j->source, &text, &len);
+        return text ? parse_template(j, text, len, info) : ERR_OK;
+    }
+    struct buf b;
+    buf_init(&b, MAX_TEMPLATE_BYTES);
+    enum err e = read_template(j->o.chat_template, &b, info);
+    if (!e)
+        e = parse_template(j, b.data ? b.data : "", b.len, info);
+    buf_fini(&b);
+    return e;
+}
+
+static enum err find_digest(struct train_job *j, struct err_info *info) {
+    char folder[TRAIN_PATH] = "";
+    const char *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    if (j->o.cache_dir)
+        snprintf(folder, sizeof folder, "%s", j->o.cache_dir);
+    else if (xdg && *xdg)
+        snprintf(folder, sizeof folder, "%s/graft", xdg);
+    else if (home && *home)
+        snprintf(folder, sizeof folder, "%s/.cache/graft", home);
+    struct mdl_digest *d;
+    bool done = false;
+    enum err e = mdl_digest_create(j->source, *folder ? folder : NULL, &d, info);
+    if (e)
+        return e;
+    while (!e && !done) {
+        e = mdl_digest_step(d, DIGEST_STEP, &done, info);
+        if (!e && stopped(j))
+            e = err_set(info, ERR_CANCELLED, NULL, "stopped");
+    }
+    if (!e)
+        snprintf(j->base_digest, sizeof j->base_digest, "%s", mdl_digest_hex(d));
+    mdl_digest_destroy(d);
+    return e;
+}
+
+enum err train_job_open_model(struct train_job *j, struct err_info *info) {
+    struct kn_device_config cfg = {.threads = (int)j->o.threads,
+                                   .isa = strcmp(j->o.isa, "auto") ? j->o.isa : NULL,
+                                   .pin = true};
+    struct mdl_progress progress = {show_loading, j};
+    enum err e;
+    if ((e = kn_require(&kn_ops_cpu, KN_NEED_SERVE | KN_NEED_TRAIN, info)) ||
+        (e = mdl_source_open(j->o.model, &j->source, info)) ||
+        (e = mdl_source_tokenizer(j->source, &j->tokenizer, info)) ||
+        (e = open_template(j, info)) || (e = kn_ops_cpu.open(&cfg, &j->device, info)) ||
+        (e = find_digest(j, info)) ||
+        (e = mdl_weights_load(j->source, &kn_ops_cpu, j->device, 0, 1, &progress, &j->weights,
+                              info)))
+        return e;
+    j->config = *mdl_source_config(j->source);
+    kn_ops_cpu.info(j->device, &j->device_info);
+    return ERR_OK;
+}
+
+// ---- data
+
+static enum err check_length(struct train_job *j, struct err_info *info) {
+    int64_t want = j->o.max_seq_length, context = j->config.context;
+    if (want > context)
+        return err_set(info, ERR_INVALID, "max-seq-length",
+                       "--max-seq-length %lld is more than the model's context of %lld tokens",
+                       (long long)want, (long long)context);
+    if (!want)
+        want = context < DEFAULT_SEQ_LENGTH ? context : DEFAULT_SEQ_LENGTH;
+    j->row_tokens = (int32_t)want;
+    return ERR_OK;
+}
+
+static bool data_cancelled(void *arg) {
+    return stopped(arg);
+}
+
+static void print_report(const struct train_job *j, const char *name,
+                         const struct ft_dataset_report *r) {
+    train_report_clear_line(&j->report);
+    fprintf(stderr, "%s: %lld samples, %lld tokens, %lld of them targets, longest %lld", name,
+            (long long)r->samples, (long long)r->tokens, (long long)r->supervised,
+            (long long)r->longest);
+    if (r->truncated || r->dropped || r->duplicates)
+        fprintf(stderr, "; %lld truncated, %lld dropped, %lld duplicates", (long long)r->truncated,
+                (long long)r->dropped, (long long)r->duplicates);
+    fputc('\n', stderr);
+    for (int64_t i = 0; i < r->n_errors && i < FT_MAX_ERRORS; i++)
+        fprintf(stderr, "  %s\n", r->errors[i].text);
+}
+
+static enum ft_truncation truncation_of(const char *name) {
+    return !strcmp(name, "drop")       ? FT_TRUNC_DROP
+           : !strcmp(name, "truncate") ? FT_TRUNC_TRUNCATE
+                                       : FT_TRUNC_ERROR;
+}
+
+static enum err open_file(struct train_job *j, const char *path, const char *what,
+                          struct ft_dataset **out, char digest[TRAIN_HEX], struct err_info *info) {
+    char cache[TRAIN_PATH];
+    if ((size_t)snprintf(cache, sizeof cache, "%s/%s.cache", j->o.output, what) >= sizeof cache)
+        return err_set(info, ERR_INVALID, "output", "--output is too long");
+    struct ft_dataset_opts opts = {.tokenizer = j->tokenizer,
+                                   .chat_template = j->chat_template,
+                                   .eos = -1,
+                                   .ends = j->config.eos,
+                                   .n_ends = j->config.n_eos,
+                                   .now = j->started_at,
+                                   .max_seq_len = j->row_tokens,
+                                   .truncation = truncation_of(j->o.truncation),
+                                   .preference = !strcmp(j->o.method, "dpo"),
+                                   .min_examples = 1,
+                                   .file_name = path,
+                                   .cancelled = data_cancelled,
+                                   .cancelled_arg = j};
+    struct ft_dataset_report *report = mem_zalloc(sizeof *report);
+    if (!report)
+        return err_set(info, ERR_NOMEM, NULL, "out of memory");
+    enum err e = ft_dataset_build(path, cache, &opts, report, info);
+    if (!e || report->n_errors)
+        print_report(j, path, report);
+    if (!e)
+        hex_encode(report->digest, sizeof report->digest, digest);
+    mem_free(report);
+    return e ? e : ft_dataset_open(cache, out, info);
+}
+
+enum err train_job_open_data(struct train_job *j, struct err_info *info) {
+    enum err e = check_length(j, info);
+    if (!e)
+        e = open_file(j, j->o.data, "train", &j->data, j->data_digest, info);
+    if (!e && j->o.validation)
+        e = open_file(j, j->o.validation, "validation", &j->validation, j->validation_digest, info);
+    if (e || !j->validation)
+        return e;
+    int64_t overlap;
+    e = ft_dataset_overlap(j->data, j->validation, &overlap);
+    if (e)
+        return err_set(info, e, NULL, "comparing the data files: %s", err_text(e));
+    if (overlap)
+        fprintf(stderr, "warning: %lld samples of %s stand in %s, too\n", (long long)overlap,
+                j->o.validation, j->o.data);
+    return ERR_OK;
+}
