@@ -2,6 +2,8 @@
 // The binary's entry: subcommands. This file alone knows them all.
 #include "gateway/serve.h"
 #include "gateway/serve_options.h"
+#include "gateway/train.h"
+#include "gateway/train_options.h"
 #include "loadtest/loadtest.h"
 #include "loadtest/options.h"
 #include <stdio.h>
@@ -15,6 +17,7 @@ struct command {
 
 static const struct command commands[] = {
     {"serve", "serve a model behind OpenAI's HTTP API", serve_main, &serve_option_table},
+    {"train", "train an adapter on a model", train_main, &train_option_table},
     {"loadtest", "measure any OpenAI-compatible server", loadtest_main, &lt_option_table},
 };
 
