@@ -7,7 +7,9 @@ logits they must give.
 
 The logits come from a reference written here in numpy, in f64 but for what a serving engine rounds
 on purpose: K and V to bf16, and, in front of a quantised matrix, each row of activations in blocks
-of 32 to int8 (scale max|x|/127, nearest even). The same reference without that rounding is compared
+of 32 to int8 (scale max|x|/127, nearest even). A second file of logits is for CPUs that multiply
+bf16: there activations in front of a BF16 matrix, queries and attention's weights are rounded to
+bf16, too. The same reference without that rounding is compared
 with transformers (f32, eager attention, dequantised weights), so that it is not only we who say so.
 tests/golden/models/README.md describes the files. Needs numpy, gguf, safetensors, tokenizers and,
 without --no-transformers, torch and transformers.
@@ -181,17 +183,25 @@ def bf16_margin(x):
 
 
 class Reference:
-    def __init__(self, m, weights, types, modelled):
-        self.m, self.types, self.modelled = m, types, modelled
+    """rounding: "" for none, "usual", or "bf16" for CPUs that multiply bf16."""
+
+    def __init__(self, m, weights, types, rounding):
+        self.m, self.types, self.rounding = m, types, rounding
         self.w = {k: v.astype(np.float64) for k, v in weights.items()}
         self.margin = np.inf  # the least of all rounded values; above 1 f32 rounds as f64 does
 
     def linear(self, x, name):
-        if self.modelled and self.types[name] in (QT.Q8_0, QT.Q4_0, QT.Q4_1):
+        if self.rounding and self.types[name] in (QT.Q8_0, QT.Q4_0, QT.Q4_1):
             self.margin = min(self.margin, q8_margin(x))
             x = round_q8(x)
+        elif self.rounding == "bf16" and self.types[name] == QT.BF16:
+            x = self.to_bf16(x)
         bias = self.w.get(name.removesuffix("weight") + "bias")
         return x @ self.w[name].T + (0 if bias is None else bias)
+
+    def to_bf16(self, x):
+        self.margin = min(self.margin, bf16_margin(x))
+        return round_bf16(x).astype(np.float64)
 
     def heads(self, x, p, which, heads):
         x = self.linear(x, f"{p}{which}_proj.weight").reshape(-1, heads, self.m["dim"])
@@ -211,16 +221,20 @@ class Reference:
         q = self.rotate(self.heads(x, p, "q", m["heads"]))
         k = self.rotate(self.heads(x, p, "k", m["kv"]))
         v = self.heads(x, p, "v", m["kv"])
-        if self.modelled:
-            self.margin = min(self.margin, bf16_margin(k), bf16_margin(v))
-            k, v = round_bf16(k), round_bf16(v)
+        q *= np.log2(np.e) / np.sqrt(m["dim"])
+        if self.rounding:
+            k, v = self.to_bf16(k), self.to_bf16(v)
+        if self.rounding == "bf16":
+            q = self.to_bf16(q)
         k, v = (np.repeat(t, m["heads"] // m["kv"], axis=1) for t in (k, v))
-        score = np.einsum("ihd,jhd->hij", q, k) / np.sqrt(m["dim"])
+        score = np.einsum("ihd,jhd->hij", q, k)
         seen = np.tril(np.ones((n, n), bool))
         if m.get("window"):
             seen &= ~np.tril(seen, -m["window"])
         score = np.where(seen, score, -np.inf)
-        e = np.exp(score - score.max(-1, keepdims=True))
+        e = np.exp2(score - score.max(-1, keepdims=True))
+        if self.rounding == "bf16":
+            e = self.to_bf16(e)
         out = np.einsum("hij,jhd->ihd", e / e.sum(-1, keepdims=True), v)
         return self.linear(out.reshape(n, -1), p + "o_proj.weight")
 
@@ -530,12 +544,15 @@ def main():
         path = os.path.join(args.folder, name)
         write = write_gguf if name.endswith(".gguf") else write_folder
         values, types = write(path, m, random_weights(m))
-        modelled, exact = Reference(m, values, types, True), Reference(m, values, types, False)
-        chosen = prompts(m, modelled)
-        effect = write_golden(path + ".logits", chosen, modelled, exact)
-        line = f"{name}: rounding moves logits by up to {effect:.2e}"
+        exact = Reference(m, values, types, "")
+        chosen, effects = [], []
+        for rounding, suffix in (("usual", ""), ("bf16", ".bf16")):
+            modelled = Reference(m, values, types, rounding)
+            chosen.append(prompts(m, modelled))
+            effects.append(write_golden(path + suffix + ".logits", chosen[-1], modelled, exact))
+        line = "{}: rounding moves logits by up to {:.2e} (usual), {:.2e} (bf16)".format(name, *effects)
         if not args.no_transformers:
-            worst = check_transformers(transformers_model(m, path, values), exact, chosen)
+            worst = check_transformers(transformers_model(m, path, values), exact, sum(chosen, []))
             line += f"; exact reference within {worst:.1e} of transformers"
         print(line, flush=True)
     if not args.no_transformers:

@@ -231,7 +231,11 @@ static void measure(struct bench *b, const struct work *k) {
 }
 
 static enum limit peak_of(const struct bench *b, enum kn_dtype t) {
-    return kn_dtype_block(t) > 1 && !b->transposed ? LIMIT_DOT : LIMIT_FMA;
+    if (b->transposed)
+        return LIMIT_FMA;
+    if (t == KN_BF16 && limits_has(b->limits, LIMIT_BF16))
+        return LIMIT_BF16;
+    return kn_dtype_block(t) > 1 ? LIMIT_DOT : LIMIT_FMA;
 }
 
 static void bench_step(struct bench *b, enum kn_dtype t) {
@@ -350,6 +354,8 @@ static void bench_load(struct bench *b, enum kn_dtype t) {
 static void bench_limits(struct bench *b) {
     for (int what = 0; what < LIMITS; what++) {
         double v[MAX_REPS];
+        if (!limits_has(b->limits, (enum limit)what))
+            continue;
         for (int r = 0; r < b->reps; r++)
             v[r] = limits_measure(b->limits, (enum limit)what);
         double m = median(v, b->reps) * 1e-9;

@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 #include <time.h>
@@ -19,7 +20,8 @@ struct level {
     void (*read)(const char *p, size_t n);
     void (*fma)(int64_t rounds);
     void (*dot)(int64_t rounds);
-    double fma_ops, dot_ops; // of one instruction
+    double fma_ops, dot_ops;      // of one instruction
+    void (*bf16)(int64_t rounds); // 64 operations each
 };
 
 struct limits {
@@ -33,7 +35,7 @@ struct limits {
 };
 
 const char *limit_name(enum limit what) {
-    static const char *const names[LIMITS] = {"read", "fma", "int8 dot"};
+    static const char *const names[LIMITS] = {"read", "fma", "int8 dot", "bf16 dot"};
     return names[what];
 }
 
@@ -64,7 +66,7 @@ static void fma_portable(int64_t rounds) {
         __asm__ volatile("" ::"m"(a[i]));
 }
 
-static const struct level portable = {"portable", read_portable, fma_portable, NULL, 8, 0};
+static const struct level portable = {"portable", read_portable, fma_portable, NULL, 8, 0, NULL};
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -97,6 +99,22 @@ LOOP("avx512f,avx512vnni", dot_avx512, __m512i, _mm512_set1_epi8(1), DPBUSD)
 LOOP("avx2,fma", fma_avx2, __m256, _mm256_set1_ps(0.5f), FMA2)
 LOOP("avx2", dot_avx2, __m256i, _mm256_set1_epi8(1), MADDUBS)
 
+// The latency is longer here: twice as many chains, with half the rounds.
+#define DECLARE2(i) __m512i a##i = x, b##i = x;
+#define DPBF16(i)                                                                                  \
+    __asm__ volatile("vdpbf16ps %2, %2, %0\n\tvdpbf16ps %2, %2, %1"                                \
+                     : "+v"(a##i), "+v"(b##i)                                                      \
+                     : "v"(x));
+#define KEEP2(i) __asm__ volatile("" ::"v"(a##i), "v"(b##i));
+__attribute__((target("avx512f,avx512bf16"))) static void bf16_avx512(int64_t rounds) {
+    const __m512i x = _mm512_set1_epi16(0x3f00);
+    TWELVE(DECLARE2)
+    for (int64_t r = 0; r < rounds / 2; r++) {
+        TWELVE(DPBF16)
+    }
+    TWELVE(KEEP2)
+}
+
 __attribute__((target("avx512f"))) static void read_avx512(const char *p, size_t n) {
     __m512i a = _mm512_setzero_si512(), b = a, c = a, d = a;
     for (size_t i = 0; i < n; i += 256) {
@@ -123,9 +141,10 @@ __attribute__((target("avx2"))) static void read_avx2(const char *p, size_t n) {
     __asm__ volatile("" ::"x"(a));
 }
 
-static const struct level avx512bf16 = {"avx512bf16", read_avx512, fma_avx512, dot_avx512, 32, 128};
-static const struct level avx512 = {"avx512", read_avx512, fma_avx512, dot_avx512, 32, 128};
-static const struct level avx2 = {"avx2", read_avx2, fma_avx2, dot_avx2, 16, 64};
+static const struct level avx512bf16 = {"avx512bf16", read_avx512, fma_avx512, dot_avx512,
+                                        32,           128,         bf16_avx512};
+static const struct level avx512 = {"avx512", read_avx512, fma_avx512, dot_avx512, 32, 128, NULL};
+static const struct level avx2 = {"avx2", read_avx2, fma_avx2, dot_avx2, 16, 64, NULL};
 static const struct level *const levels[] = {&avx512bf16, &avx512, &avx2, &portable};
 #else
 static const struct level *const levels[] = {&portable};
@@ -167,8 +186,10 @@ static void run(void *arg, int tid, int nt) {
         l->level->read(l->from + (size_t)tid * share, share);
     else if (l->what == LIMIT_FMA)
         l->level->fma(ROUNDS);
-    else
+    else if (l->what == LIMIT_DOT)
         l->level->dot(ROUNDS);
+    else
+        l->level->bf16(ROUNDS);
 }
 
 int64_t limits_now_ns(const struct limits *l) {
@@ -179,8 +200,14 @@ int64_t limits_now_ns(const struct limits *l) {
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
+bool limits_has(const struct limits *l, enum limit what) {
+    return what == LIMIT_DOT    ? l->level->dot != NULL
+           : what == LIMIT_BF16 ? l->level->bf16 != NULL
+                                : true;
+}
+
 double limits_measure(struct limits *l, enum limit what) {
-    if (what == LIMIT_DOT && !l->level->dot)
+    if (!limits_has(l, what))
         return 0;
     int nt = pool_threads(l->pool);
     l->what = what;
@@ -190,6 +217,6 @@ double limits_measure(struct limits *l, enum limit what) {
     double s = (double)(limits_now_ns(l) - t) * 1e-9;
     if (what == LIMIT_READ)
         return (double)((size_t)BUFFER_BYTES / (size_t)nt & ~(size_t)4095) * nt / s;
-    return (double)nt * ROUNDS * CHAINS *
-           (what == LIMIT_FMA ? l->level->fma_ops : l->level->dot_ops) / s;
+    double ops = what == LIMIT_FMA ? l->level->fma_ops : what == LIMIT_DOT ? l->level->dot_ops : 64;
+    return (double)nt * ROUNDS * CHAINS * ops / s;
 }

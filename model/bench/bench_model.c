@@ -12,6 +12,7 @@
 #include "base/options.h"
 #include "kernels/bench/limits.h"
 #include "kernels/cpu/cpu_internal.h"
+#include "kernels/cpu/weight.h"
 #include "model/bench/profile.h"
 #include "model/forward.h"
 #include <math.h>
@@ -317,9 +318,17 @@ static void load(struct bench *b, const char *path) {
         matrix_size(b, &y->down, &b->layer_bytes);
     }
     matrix_size(b, &b->weights->head, &b->head_bytes);
-    b->peak = b->weights->layers[0].down.forms & 1u << KN_FORM_Q8 ? LIMIT_DOT : LIMIT_FMA;
     if (b->o.profile)
         b->weights->ops = profile_ops(b->ops);
+}
+
+// What most products are made of.
+static enum limit products_limit(const struct bench *b) {
+    const struct mdl_matrix *m = &b->weights->layers[0].down;
+    if (m->forms & 1u << KN_FORM_Q8)
+        return LIMIT_DOT;
+    bool bf16 = m->part[0]->segments[0].dtype == KN_BF16;
+    return bf16 && limits_has(b->limits, LIMIT_BF16) ? LIMIT_BF16 : LIMIT_FMA;
 }
 
 static int32_t blocks_for(int64_t positions) {
@@ -358,9 +367,11 @@ static void set_up(struct bench *b) {
                                   .kv_len = b->kv_len,
                                   .max_blocks = b->blocks_per_seq,
                                   .want = b->want};
-    if (!b->o.profile &&
-        limits_create(&b->limits, cpu_device_isa(b->device)->name, b->info.threads, false))
+    if (b->o.profile)
+        return;
+    if (limits_create(&b->limits, cpu_device_isa(b->device)->name, b->info.threads, false))
         die_text("no memory");
+    b->peak = products_limit(b);
 }
 
 static const struct opt_def defs[] = {

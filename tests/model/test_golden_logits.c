@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Logits of tiny random models in every weight type and format against an independent reference
 // (scripts/make-test-models.py, which rounds K, V and activations where we do). Each model also at
-// every ISA level, and with its prompts together in one batch.
+// every ISA level, and with its prompts together in one batch. The level that multiplies bf16 rounds
+// more, and has logits of its own.
 //
 // The file: "GLGT", version, vocabulary, prompts; each prompt: n, kept, i32 ids[n], i32
 // positions[kept], f32 logits[kept][vocab]. All little-endian u32.
@@ -34,9 +35,10 @@ static void read_or_fail(FILE *f, void *to, size_t bytes) {
         fail_msg("golden file is cut short");
 }
 
-static void golden_read(const char *model, struct golden *g) {
+static void golden_read(const char *model, const char *isa, struct golden *g) {
     char path[256];
-    snprintf(path, sizeof path, "%s.logits", model);
+    bool bf16 = strcmp(isa, "avx512bf16") == 0;
+    snprintf(path, sizeof path, "%s%s.logits", model, bf16 ? ".bf16" : "");
     FILE *f = fopen(path, "rb");
     if (!f)
         fail_msg("%s cannot be opened", path);
@@ -95,7 +97,7 @@ static void check_model(const char *model, const char *isa) {
     struct golden g;
     fx_open(&x, model,
             &(struct fx_options){.isa = isa, .prepare = strstr(model, "walk") ? prepare : NULL});
-    golden_read(model, &g);
+    golden_read(model, isa, &g);
     assert_int_equal(g.vocab, x.vocab);
     struct fx_batch b;
     struct fx_seq s;

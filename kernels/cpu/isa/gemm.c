@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // y = epilogue(x Wt + bias): sharing the work and finishing the sums. The products themselves are in
-// gemm_float.c and gemm_quant.c.
+// gemm_float.c, gemm_bf16.c and gemm_quant.c.
 //
 // Order of the sums, the same for any number of rows, of threads and of calls:
 // 1. Plain types: one chain of fused multiply-adds over k in order, in runs of GEMM_RUN columns from
 //    0; the runs' sums are added in order.
-// 2. Quantised types: the exact integer sum of a block of 32, times both scales, added in order of
+// 2. BF16 on avx512bf16: one chain over k of rounded activations (gemm_bf16.c says which).
+// 3. Quantised types: the exact integer sum of a block of 32, times both scales, added in order of
 //    the blocks, after it (Q4_1) the minimum's term.
-// 3. Then bias, then the epilogue. Work is cut along rows and outputs, never along k.
+// 4. Then bias, then the epilogue. Work is cut along rows and outputs, never along k.
 #include "kernels/cpu/isa/gemm_internal.h"
 #include "kernels/cpu/isa/math.h"
 
@@ -37,7 +38,6 @@ struct share {
     int32_t pair0[CPU_WEIGHT_PARTS], pairs[CPU_WEIGHT_PARTS]; // of each segment
     int32_t per_block;                                        // pairs of all segments
     int32_t block_rows;
-    void (*product)(const struct gemm_strip *s);
 };
 
 static void plan_share(struct share *s, const struct kn_gemm *p) {
@@ -50,15 +50,29 @@ static void plan_share(struct share *s, const struct kn_gemm *p) {
         s->pairs[i] = pairs_in_range(p, &w->segments[i], begin, end, &s->pair0[i]);
         s->per_block += s->pairs[i];
     }
-    bool quant = w->form == KN_FORM_Q8;
-    s->product = quant ? ISA(gemm_quant) : ISA(gemm_float);
-    s->block_rows = quant ? ISA(gemm_quant_rows)(w) : ISA(gemm_float_rows)(w);
+    s->block_rows = w->form == KN_FORM_Q8 ? ISA(gemm_quant_rows)(w) : ISA(gemm_float_rows)(w);
+}
+
+static void strip_product(const struct gemm_strip *s) {
+    enum kn_dtype t = s->seg->dtype;
+    if (cpu_dtype_quantised(t)) {
+        ISA(gemm_quant)(s);
+        return;
+    }
+#if defined(KN_ISA_AVX512BF16)
+    if (t == KN_BF16) {
+        ISA(gemm_bf16)(s);
+        return;
+    }
+#endif
+    ISA(gemm_float)(s);
 }
 
 // Units [at, at + n) of one block of rows, segment by segment.
-static void run_units(const struct share *s, int32_t block, int32_t at, int32_t n, char *scratch) {
+static void run_units(const struct share *s, int32_t block, int32_t at, int32_t n, char *scratch,
+                      struct gemm_packed *packed) {
     const struct kn_gemm *p = s->p;
-    struct gemm_strip strip = {.p = p, .scratch = scratch};
+    struct gemm_strip strip = {.p = p, .scratch = scratch, .packed = packed};
     strip.row0 = block * s->block_rows;
     strip.rows = p->rows - strip.row0 < s->block_rows ? p->rows - strip.row0 : s->block_rows;
     for (int i = 0; i < p->w->n_segments && n > 0; i++) {
@@ -70,7 +84,7 @@ static void run_units(const struct share *s, int32_t block, int32_t at, int32_t 
         strip.seg = &p->w->segments[i];
         strip.pair0 = s->pair0[i] + at;
         strip.pairs = take;
-        s->product(&strip);
+        strip_product(&strip);
         n -= take;
         at = 0;
     }
@@ -83,11 +97,12 @@ void ISA(cpu_gemm)(const void *params, struct cpu_task *t) {
     // Blocks of rows one after the other: with many rows a thread keeps to its rows, with few to its
     // part of the weights.
     struct cpu_work work = {.total = blocks * s.per_block, .grain = 1};
+    struct gemm_packed packed = {-1, -1};
     for (int32_t at, n; cpu_take(t, &work, &at, &n);)
         while (n > 0) {
             int32_t in_block = at % s.per_block;
             int32_t take = s.per_block - in_block < n ? s.per_block - in_block : n;
-            run_units(&s, at / s.per_block, in_block, take, t->scratch);
+            run_units(&s, at / s.per_block, in_block, take, t->scratch, &packed);
             at += take;
             n -= take;
         }
@@ -157,4 +172,17 @@ void ISA(gemm_finish)(const struct gemm_strip *s, int32_t pair0, int32_t pairs, 
     int64_t ld = (int64_t)pairs * CPU_PAIR;
     for (int32_t i = 0; i < pairs; i++)
         finish_pair(s, pair0 + i, sums + i * CPU_PAIR, ld);
+}
+
+void ISA(gemm_fetch_y)(const struct gemm_strip *s, int32_t pair, int32_t r0, int32_t r1) {
+    int32_t a, b;
+    (void)cpu_panel_columns(s->seg, pair, 0, &a);
+    (void)cpu_panel_columns(s->seg, pair, 1, &b);
+    if (s->p->epilogue == KN_GEMM_SWIGLU)
+        a = b = pair * CPU_PANEL;
+    const float *y = (const float *)s->p->y + (s->row0 + r0) * s->p->ldy;
+    for (int32_t r = r0; r < r1; r++, y += s->p->ldy) {
+        __builtin_prefetch(y + a, 1, 2); // the second cache has room
+        __builtin_prefetch(y + b, 1, 2);
+    }
 }

@@ -142,14 +142,16 @@ V_FN void all_runs(const enum kn_dtype t, const int mr, const struct tile *a) {
     static void tile_##T##_##mr(const struct tile *a) {                                            \
         all_runs(KN_##T, mr, a);                                                                   \
     }
-HEIGHTS(F32, TILE_FN)
-HEIGHTS(F16, TILE_FN)
-HEIGHTS(BF16, TILE_FN)
+#if defined(KN_ISA_AVX512BF16) // which has gemm_bf16.c
+#define TYPES(X) HEIGHTS(F32, X) HEIGHTS(F16, X)
+#else
+#define TYPES(X) HEIGHTS(F32, X) HEIGHTS(F16, X) HEIGHTS(BF16, X)
+#endif
+TYPES(TILE_FN)
 
 typedef void (*tile_fn)(const struct tile *a);
 #define TILE_ENTRY(T, mr) [KN_##T][mr - 1] = tile_##T##_##mr,
-static const tile_fn tiles[KN_BF16 + 1][F_ROWS] = {HEIGHTS(F32, TILE_ENTRY) HEIGHTS(F16, TILE_ENTRY)
-                                                       HEIGHTS(BF16, TILE_ENTRY)};
+static const tile_fn tiles[KN_BF16 + 1][F_ROWS] = {TYPES(TILE_ENTRY)};
 
 // ---- strips
 
@@ -162,7 +164,7 @@ static void rows_of_tiles(enum kn_dtype t, struct tile a, int32_t rows, size_t a
     size_t bytes = (size_t)a.k * cpu_column_bytes(t);
     a.ahead_step = ahead ? 2 * cpu_column_bytes(t) / (size_t)n : 0;
     for (int32_t i = 0; i < n; i++) {
-        int32_t r0 = (int32_t)((int64_t)rows * i / n), r1 = (int32_t)((int64_t)rows * (i + 1) / n);
+        int32_t r0 = gemm_tile_row(rows, n, i), r1 = gemm_tile_row(rows, n, i + 1);
         a.x = x + r0 * a.ldx;
         a.sums = sums + r0 * a.ld_sums;
         a.ahead = a.w + (ahead ? ahead + bytes * (size_t)i / (size_t)n : 0);

@@ -8,13 +8,25 @@
 
 enum { GEMM_RUN = 256 }; // sums over k of plain types are made in runs of this many columns
 
+// Which activations lie packed in a thread's scratch memory, from one strip of a product to the
+// next. A block of rows has one size within a product.
+struct gemm_packed {
+    int32_t row0, column; // -1: none
+};
+
 struct gemm_strip {
     const struct kn_gemm *p;
     const struct cpu_segment *seg;
     int32_t pair0, pairs;
     int32_t row0, rows;
     char *scratch; // CPU_SCRATCH_BYTES
+    struct gemm_packed *packed;
 };
+
+// Tiles of nearly equal height: the first row of tile i of n.
+static inline int32_t gemm_tile_row(int32_t rows, int32_t n, int32_t i) {
+    return (int32_t)((int64_t)rows * i / n);
+}
 
 // Columns of y to make: [begin, end).
 static inline void gemm_range(const struct kn_gemm *p, int32_t *begin, int32_t *end) {
@@ -27,9 +39,12 @@ static inline void gemm_range(const struct kn_gemm *p, int32_t *begin, int32_t *
 int32_t ISA(gemm_float_rows)(const struct kn_weight *w);
 int32_t ISA(gemm_quant_rows)(const struct kn_weight *w);
 void ISA(gemm_float)(const struct gemm_strip *s);
+void ISA(gemm_bf16)(const struct gemm_strip *s); // avx512bf16 only
 void ISA(gemm_quant)(const struct gemm_strip *s);
 // sums: [rows][pairs][32].
 void ISA(gemm_finish)(const struct gemm_strip *s, int32_t pair0, int32_t pairs, const float *sums);
+// Where many rows are finished at once: fetches what the pair makes of rows [r0, r1) of the strip.
+void ISA(gemm_fetch_y)(const struct gemm_strip *s, int32_t pair, int32_t r0, int32_t r1);
 
 // The inner product of the plain types, also used by the transposed product: `rows` rows of x times
 // a pair of panels in f32 ([k][2][16]); sums [rows][ld_sums], 32 of them. `add`: on top of earlier

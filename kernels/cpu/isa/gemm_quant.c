@@ -153,7 +153,7 @@ static void rows_of_tiles(enum kind k, struct tile a, int32_t rows) {
     float *sums = a.sums;
     uint32_t lines = a.ahead_hi / LINE;
     for (int32_t i = 0; i < n; i++) {
-        int32_t r0 = (int32_t)((int64_t)rows * i / n), r1 = (int32_t)((int64_t)rows * (i + 1) / n);
+        int32_t r0 = gemm_tile_row(rows, n, i), r1 = gemm_tile_row(rows, n, i + 1);
         a.x = x + r0 * a.ldx;
         a.sums = sums + r0 * a.ld_sums;
         a.ahead_lo = lines * (uint32_t)i / (uint32_t)n * LINE;

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+// Products with BF16 weights on CPUs that multiply pairs of bf16 (vdpbf16ps): 16 sums each take two
+// columns with one instruction, twice what f32 multiply-adds do. Activations are rounded to bf16.
+// A tile of up to B_ROWS rows times a pair of panels has its sums in registers.
+//
+// Order of the sums: one chain over k for each output. vdpbf16ps adds the odd column's product
+// first, then the even one's, each like a fused multiply-add that rounds to nearest even, takes
+// denormal inputs for zero and flushes denormal results to zero (Intel SDM volume 2, VDPBF16PS).
+// Rounding of activations: nearest even; denormals become zero, what rounds beyond the largest bf16
+// becomes infinite, a NaN stays one.
+#include "kernels/cpu/isa/gemm_internal.h"
+
+#if defined(KN_ISA_AVX512BF16)
+#include "kernels/cpu/isa/transpose.h"
+
+enum {
+    B_ROWS = 12,
+    RUN_MOST = 576, // columns of a pair that a strip's tiles use before the next ones: they stay in
+                    // the first cache
+    SUMS_BYTES = 256 << 10, // of the scratch memory; the packed activations follow
+    X_BYTES = 512 << 10,    // of these, which stay in the second cache
+    AHEAD = 8192,           // bytes that a stream is prefetched ahead: the latency of memory
+    STEP = 2 * CPU_VECTOR,  // bytes of two columns of a pair
+};
+
+struct tile {
+    const uint8_t *w;  // the pair, at the first column
+    int32_t steps;     // of two columns
+    const uint32_t *x; // packed: [steps][rows]
+    float *sums;
+    int64_t ld_sums;
+    bool add; // go on with earlier sums
+    // What is prefetched while the tile goes on by one step, and how fast that moves.
+    const uint8_t *ahead;
+    size_t ahead_step;
+};
+
+V_FN __m512bh pairs_load(const uint8_t *p) {
+    return (__m512bh)_mm512_loadu_si512(p);
+}
+
+V_FN void run_tile(const int mr, const struct tile *a) {
+    v16f acc[B_ROWS][2];
+    const uint8_t *w = a->w, *ahead = a->ahead;
+    const uint32_t *x = a->x;
+    V_UNROLL
+    for (int i = 0; i < mr; i++) {
+        const float *at = a->sums + i * a->ld_sums;
+        acc[i][0] = a->add ? v_load(at) : v_zero();
+        acc[i][1] = a->add ? v_load(at + V_LANES) : v_zero();
+    }
+    for (const uint8_t *end = w + (size_t)a->steps * STEP; w < end;
+         w += STEP, x += mr, ahead += a->ahead_step) {
+        __m512bh w0 = pairs_load(w), w1 = pairs_load(w + CPU_VECTOR);
+        __builtin_prefetch(ahead, 0, 3);
+        __builtin_prefetch(ahead + CPU_VECTOR, 0, 3);
+        V_UNROLL
+        for (int i = 0; i < mr; i++) {
+            __m512bh b = (__m512bh)_mm512_set1_epi32((int32_t)x[i]);
+            acc[i][0] = _mm512_dpbf16_ps(acc[i][0], b, w0);
+            acc[i][1] = _mm512_dpbf16_ps(acc[i][1], b, w1);
+        }
+    }
+    V_UNROLL
+    for (int i = 0; i < mr; i++) {
+        v_store(a->sums + i * a->ld_sums, acc[i][0]);
+        v_store(a->sums + i * a->ld_sums + V_LANES, acc[i][1]);
+    }
+}
+
+// ---- one function per height
+
+#define HEIGHTS(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12)
+#define TILE_FN(mr)                                                                                \
+    static void tile_##mr(const struct tile *a) {                                                  \
+        run_tile(mr, a);                                                                           \
+    }
+HEIGHTS(TILE_FN)
+
+typedef void (*tile_fn)(const struct tile *a);
+#define TILE_ENTRY(mr) [mr - 1] = tile_##mr,
+static const tile_fn tiles[B_ROWS] = {HEIGHTS(TILE_ENTRY)};
+
+// ---- activations
+
+// Columns [0, n) of a row as pairs, zeros beyond.
+V_FN v16f round_pairs(const float *x, int32_t n) {
+    const int32_t half = V_LANES;
+    if (n >= 2 * half)
+        return v_from_bits((v16i)_mm512_cvtne2ps_pbh(v_load(x + half), v_load(x)));
+    __m512 high = n > half ? v_load_n(x + half, n - half) : v_zero();
+    return v_from_bits((v16i)_mm512_cvtne2ps_pbh(high, v_load_n(x, n)));
+}
+
+// Some rows' next n columns, n at most 32: out [(n + 1) / 2][rows]. Writes up to 15 words more.
+V_FN void pack_columns(const float *x, int64_t ldx, int32_t rows, int32_t n, uint32_t *out) {
+    v16f v[V_LANES];
+    V_UNROLL
+    for (int i = 0; i < V_LANES; i++) // lanes beyond the rows are overwritten or not read
+        v[i] = round_pairs(x + (i < rows ? i : 0) * ldx, n);
+    v_transpose(v);
+    V_UNROLL
+    for (int j = 0; j < V_LANES; j++)
+        if (2 * j < n)
+            vi_store(out + j * rows, v_bits(v[j]));
+}
+
+// The rows of one tile, `len` columns.
+static void pack_rows(const float *x, int64_t ldx, int32_t rows, int32_t len, uint32_t *out) {
+    enum { GROUP = 2 * V_LANES };
+    int32_t c = 0;
+    if (rows == 1) {
+        for (; c < len; c += GROUP)
+            vi_store(out + c / 2, v_bits(round_pairs(x + c, len - c)));
+        return;
+    }
+    for (; c + GROUP <= len; c += GROUP, out += V_LANES * rows)
+        pack_columns(x + c, ldx, rows, GROUP, out);
+    if (c < len)
+        pack_columns(x + c, ldx, rows, len - c, out);
+}
+
+static int32_t tile_count(int32_t rows) {
+    return (rows + B_ROWS - 1) / B_ROWS;
+}
+
+// Columns of a run, of `len` in all. Runs have one size, as what is fetched ahead is the next run.
+static int32_t run_columns(int32_t tiles_of_rows, int32_t len) {
+    if (tiles_of_rows == 1)
+        return len;
+    int32_t n = (len + RUN_MOST - 1) / RUN_MOST, columns = (len + n - 1) / n;
+    return columns + columns % 2;
+}
+
+// The strip's rows, columns [c, c + len), run by run, in a run tile by tile.
+static void pack(const struct gemm_strip *s, int32_t c, int32_t len, uint32_t *out) {
+    const struct kn_gemm *p = s->p;
+    int32_t n = tile_count(s->rows), run = run_columns(n, len);
+    for (int32_t end = c + len; c < end; c += run) {
+        int32_t columns = end - c < run ? end - c : run, steps = (columns + 1) / 2;
+        for (int32_t i = 0; i < n; i++) {
+            int32_t r0 = gemm_tile_row(s->rows, n, i), r1 = gemm_tile_row(s->rows, n, i + 1);
+            pack_rows((const float *)p->x + (s->row0 + r0) * p->ldx + c, p->ldx, r1 - r0, columns,
+                      out);
+            out += (r1 - r0) * steps;
+        }
+    }
+}
+
+// ---- strips
+
+// Columns [c, c + len) of one pair. Tiles share the work of fetching the columns of the next run, so
+// that memory is never idle; a tile that is alone fetches its own stream.
+static void add_columns(const struct gemm_strip *s, int32_t pair, int32_t c, int32_t len,
+                        const uint32_t *x, float *sums, int64_t ld_sums) {
+    int32_t n = tile_count(s->rows), run = run_columns(n, len);
+    const uint8_t *w = s->seg->data + (size_t)pair * s->seg->pair_bytes + (size_t)c * CPU_VECTOR;
+    struct tile a = {.ld_sums = ld_sums, .ahead_step = STEP / (size_t)n};
+    for (int32_t end = c + len; c < end; c += run) {
+        int32_t columns = end - c < run ? end - c : run;
+        a.w = w;
+        a.steps = (columns + 1) / 2;
+        a.add = c > 0;
+        size_t bytes = (size_t)a.steps * STEP;
+        for (int32_t i = 0; i < n; i++) {
+            int32_t r0 = gemm_tile_row(s->rows, n, i), r1 = gemm_tile_row(s->rows, n, i + 1);
+            a.x = x;
+            a.sums = sums + r0 * ld_sums;
+            a.ahead = n == 1 ? w + AHEAD : w + bytes + bytes / (size_t)n * (size_t)i;
+            if (n > 1 && s->p->w->k - c <= run)
+                ISA(gemm_fetch_y)(s, pair, r0, r1);
+            tiles[r1 - r0 - 1](&a);
+            x += (r1 - r0) * a.steps;
+        }
+        w += bytes;
+    }
+}
+
+void ISA(gemm_bf16)(const struct gemm_strip *s) {
+    int32_t k = s->p->w->k, fit = X_BYTES / 2 / s->rows / RUN_MOST * RUN_MOST;
+    float *sums = (float *)(void *)s->scratch;
+    uint32_t *x = (uint32_t *)(void *)(s->scratch + SUMS_BYTES);
+    int32_t columns = k < fit ? k : fit; // that are packed at once
+    // As long as one packing has all columns, a pair is finished at a time, near the first cache.
+    int32_t most = k <= fit ? 1 : SUMS_BYTES / (s->rows * CPU_PAIR * (int32_t)sizeof(float));
+    for (int32_t i = 0, n; i < s->pairs; i += n) {
+        n = s->pairs - i < most ? s->pairs - i : most;
+        for (int32_t c = 0; c < k; c += columns) {
+            int32_t len = k - c < columns ? k - c : columns;
+            if (s->packed->row0 != s->row0 || s->packed->column != c) {
+                pack(s, c, len, x);
+                *s->packed = (struct gemm_packed){s->row0, c};
+            }
+            for (int32_t j = 0; j < n; j++)
+                add_columns(s, s->pair0 + i + j, c, len, x, sums + j * CPU_PAIR,
+                            (int64_t)n * CPU_PAIR);
+        }
+        ISA(gemm_finish)(s, s->pair0 + i, n, sums);
+    }
+}
+#else
+typedef int no_content; // a translation unit must have a declaration
+#endif
