@@ -31,6 +31,8 @@ enum err api_params_refuse(const json_t *body, const char *name, const char *dfl
                    dflt_json ? " unless it is " : "; leave it out", dflt_json ? dflt_json : "");
 }
 
+static const double least_top_p = 1e-9;
+
 static enum err read_sampling(const struct app *app, const json_t *body, struct eng_sampling *s,
                               struct err_info *info) {
     const struct mdl_config *c = app->config;
@@ -52,7 +54,8 @@ static enum err read_sampling(const struct app *app, const json_t *body, struct 
         return rc;
     *s = (struct eng_sampling){
         .temperature = (float)temperature,
-        .top_p = top_p > 0 ? (float)top_p : 1e-9F, // 0 is legal: the likeliest token alone
+        // 0 is legal: the likeliest token alone. So is what a float would round to 0.
+        .top_p = top_p > least_top_p ? (float)top_p : (float)least_top_p,
         .min_p = (float)min_p,
         .top_k = top_k < 0 ? 0 : (int32_t)top_k,
         .presence = (float)presence,
