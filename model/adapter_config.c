@@ -344,7 +344,7 @@ static enum err parse(const char *json, size_t n, json_t **out, struct err_info 
     struct mdl_shown s;
     uint64_t failures = mem_failures();
     *out = json_loadb(json, n, JSON_REJECT_DUPLICATES, &je);
-    if (!*out && mem_failures() != failures)
+    if (mem_failures() != failures) // the library does not tell in all places
         return err_set(info, ERR_NOMEM, NULL, "out of memory");
     if (!*out)
         return err_set(info, ERR_FORMAT, NULL, "line %d: %s", je.line,
