@@ -187,8 +187,8 @@ static void add_values(struct scratch *x, const struct tile *t, int32_t row, int
 static void add_uneven(struct scratch *x, const struct tile *t, int32_t row, struct attn_rows *g,
                        int32_t first, int32_t last) {
     static const float ones[V_LANES] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
-    first = (first + 1) & ~1;
-    last &= ~1;
+    first = (first + ATTN_CUT - 1) / ATTN_CUT * ATTN_CUT;
+    last = last / ATTN_CUT * ATTN_CUT;
     for (int32_t after = 0; after < 2; after++) {
         for (int32_t r = 0, n; r < g->n; r += n) {
             for (n = 1;
@@ -248,7 +248,8 @@ static void tile_all(struct scratch *x, const struct tile *t, const struct unit 
         bool seen = begin < end;
         if (seen) {
             g.begin[g.n] = begin;
-            g.end[g.n++] = end;
+            g.end[g.n] = end;
+            g.seen[g.n++] = ~(uint64_t)0 >> (ATTN_TILE - end) & ~(uint64_t)0 << begin;
         }
         if (g.n > 0 && (!seen || g.n == ATTN_MR || r == rows - 1)) {
             tile_rows(x, t, r + seen - g.n, &g);

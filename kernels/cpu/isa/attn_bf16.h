@@ -12,6 +12,7 @@
 #pragma once
 
 typedef uint16_t attn_num; // q and the weights: bf16
+enum { ATTN_CUT = 2 };
 
 V_FN void attn_put_q(uint16_t *q, v16f x) {
     _mm256_storeu_si256((__m256i *)(void *)q, (__m256i)_mm512_cvtneps_pbh(x));
@@ -127,17 +128,16 @@ V_FN v16f attn_exp2(v16f x) {
     return _mm512_scalef_ps(e, x);
 }
 
-// Scores s of a group of rows -> weights p.
-V_FN void attn_softmax(struct attn_rows *g, const float *s, uint16_t *p) {
-    attn_maxima(g, s);
+V_FN void attn_weights(const bool whole, struct attn_rows *g, const float *s, uint16_t *p) {
+    attn_maxima(whole, g, s);
     const __m512bh ones = (__m512bh)vi_set1(0x3f803f80);
     for (int32_t r = 0; r < g->n; r++) {
         v16f mv = v_set1(g->m[r]);
         v16f sum = v_mul(v_load(g->l + r * V_LANES), v_set1(g->corr[r]));
         V_UNROLL
         for (int b = 0; b < ATTN_BLOCKS; b += 2) {
-            v16f lo = attn_exp2(v_sub(attn_seen(g, r, b, s), mv));
-            v16f hi = attn_exp2(v_sub(attn_seen(g, r, b + 1, s), mv));
+            v16f lo = attn_exp2(v_sub(attn_seen(whole, g, r, b, s), mv));
+            v16f hi = attn_exp2(v_sub(attn_seen(whole, g, r, b + 1, s), mv));
             __m512bh w = _mm512_cvtne2ps_pbh(hi, lo); // 32 weights in the order of positions
             vi_store(p + r * ATTN_TILE + b * V_LANES, (v16i)w);
             sum = _mm512_dpbf16_ps(sum, w, ones);

@@ -4,6 +4,7 @@
 #pragma once
 
 typedef float attn_num; // q and the weights
+enum { ATTN_CUT = 1 };
 
 V_FN void attn_put_q(float *q, v16f x) {
     v_store(q, x);
@@ -113,14 +114,13 @@ V_FN void attn_pv(const int mr, const int nv, const float *p, const struct attn_
         v_store(o + r * ATTN_LD + v * V_LANES, acc[r][v]);
 }
 
-// Scores s of a group of rows -> weights p.
-V_FN void attn_softmax(struct attn_rows *g, const float *s, float *p) {
-    attn_maxima(g, s);
+V_FN void attn_weights(const bool whole, struct attn_rows *g, const float *s, float *p) {
+    attn_maxima(whole, g, s);
     for (int32_t r = 0; r < g->n; r++) {
         v16f x[ATTN_BLOCKS], mv = v_set1(g->m[r]);
         V_UNROLL
         for (int b = 0; b < ATTN_BLOCKS; b++) {
-            x[b] = v_exp2_neg(v_sub(attn_seen(g, r, b, s), mv));
+            x[b] = v_exp2_neg(v_sub(attn_seen(whole, g, r, b, s), mv));
             v_store(p + r * ATTN_TILE + b * V_LANES, x[b]);
         }
         v16f sum = v_add(v_add(x[0], x[1]), v_add(x[2], x[3]));

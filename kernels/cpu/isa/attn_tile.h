@@ -5,7 +5,7 @@
 //   softmax  attn_softmax: the tile's maximum, then p = 2^(score - maximum); the row's sum of
 //            weights is kept in 16 lanes
 //   values   attn_pv_table: out * correction, then the visible positions, in order. A call may stop
-//            at an even position and another go on there: the bits are those of one call.
+//            at a multiple of ATTN_CUT and another go on there: the bits are those of one call.
 // Positions that the row does not see get no operation on `out` and weight 0 in the sum, so what
 // lies there (even NaN) has no influence. attn_f32.h and attn_bf16.h say how they calculate.
 #pragma once
@@ -41,39 +41,48 @@ struct attn_rows {
     int32_t n;
     bool whole;                           // all see the whole tile
     int32_t begin[ATTN_MR], end[ATTN_MR]; // positions [begin, end) of the tile that each sees
+    uint64_t seen[ATTN_MR];               // the same as bits
     float *m, *l;                         // running maximum; running sum of weights in 16 lanes
     float corr[V_LANES];                  // out: what earlier sums and values are multiplied with
 };
 
 // Scores of a row's block of 16 positions, -inf where it does not see them.
-V_FN v16f attn_seen(const struct attn_rows *g, int32_t r, int32_t b, const float *s) {
+V_FN v16f attn_seen(const bool whole, const struct attn_rows *g, int32_t r, int32_t b,
+                    const float *s) {
     v16f x = v_load(s + r * ATTN_TILE + b * V_LANES);
-    if (g->whole)
+    if (whole)
         return x;
-    int32_t at = b * V_LANES;
-    v16m seen = vm_and(vm_first(g->end[r] - at), vm_not(vm_first(g->begin[r] - at)));
+    v16m seen = vm_from_bits((uint32_t)(g->seen[r] >> (b * V_LANES)) & 0xffffu);
     return v_select(seen, x, v_set1(-__builtin_inff()));
 }
 
 // New maxima of the rows, and what the change of the old ones means for their sums.
-V_FN void attn_maxima(struct attn_rows *g, const float *s) {
+V_FN void attn_maxima(const bool whole, struct attn_rows *g, const float *s) {
     float fall[V_LANES] = {0};
     for (int32_t r = 0; r < g->n; r++) {
-        v16f a = v_max(attn_seen(g, r, 0, s), attn_seen(g, r, 1, s));
-        v16f b = v_max(attn_seen(g, r, 2, s), attn_seen(g, r, 3, s));
+        v16f a = v_max(attn_seen(whole, g, r, 0, s), attn_seen(whole, g, r, 1, s));
+        v16f b = v_max(attn_seen(whole, g, r, 2, s), attn_seen(whole, g, r, 3, s));
         float top = v_hmax(v_max(a, b)), old = g->m[r];
         g->m[r] = top > old ? top : old;
         fall[r] = old - g->m[r];
     }
     v_store(g->corr, v_exp2_neg(v_load(fall)));
 }
-_Static_assert(ATTN_BLOCKS == 4, "attn_maxima");
+_Static_assert(ATTN_BLOCKS == 4 && ATTN_TILE == 64, "attn_maxima, struct attn_rows");
 
 #if defined(KN_ISA_AVX512BF16)
 #include "kernels/cpu/isa/attn_bf16.h"
 #else
 #include "kernels/cpu/isa/attn_f32.h"
 #endif
+
+// Scores s of a group of rows -> weights p.
+static void attn_softmax(struct attn_rows *g, const float *s, attn_num *p) {
+    if (g->whole)
+        attn_weights(true, g, s, p);
+    else
+        attn_weights(false, g, s, p);
+}
 
 typedef void (*attn_qk_fn)(const attn_num *q, const uint16_t *const *k, int32_t pairs, float *s);
 typedef void (*attn_pv_fn)(const attn_num *p, const struct attn_values *x, const float *corr,

@@ -24,7 +24,9 @@ V_FN v16f v_exp(v16f x) {
 // scale: no multiplication and no subnormals. NaN gives NaN.
 V_FN v16f v_exp2_neg(v16f x) {
     v16m tiny = v_lt(x, v_set1(-126.0f));
-    x = v_max(v_set1(-126.0f), x);
+#if !defined(KN_ISA_AVX512)
+    x = v_max(v_set1(-126.0f), x); // n + 127 must be an exponent; v_scale2 takes any n
+#endif
     v16f n = v_rint(x), r = v_sub(x, n);
     v16f q = v_fma(v_set1(0x1.441412p-13f), r, v_set1(0x1.5f0956p-10f));
     q = v_fma(q, r, v_set1(0x1.3b2a52p-7f));
@@ -32,7 +34,11 @@ V_FN v16f v_exp2_neg(v16f x) {
     q = v_fma(q, r, v_set1(0x1.ebfbe0p-3f));
     q = v_fma(q, r, v_set1(0x1.62e430p-1f));
     v16f e = v_fma(q, r, v_set1(1.0f)); // [0.7, 1.42]: adding n to the exponent cannot overflow it
+#if defined(KN_ISA_AVX512)
+    e = v_scale2(e, n);
+#else
     e = v_from_bits(vi_add(v_bits(e), vi_sll(v_cvt_i(n), 23)));
+#endif
     return v_select(tiny, v_zero(), e);
 }
 
