@@ -2,6 +2,7 @@
 // Times what is not a product: attention, row operations, sampling.
 //   graft_bench_rows [attn] [rows] [sample] [options]      (default: all three)
 //   --threads N (default: as the server)   --isa NAME (default: the best)   --reps N (15)
+//   --case TEXT  only attention cases whose name has it
 //   --cpu-time  with --threads 1: count CPU time, which other processes disturb least
 // Attention is given as a share of the FMA peak and of the read bandwidth, both measured right
 // before each repetition; shares are medians of ratios. FLOPs count visible positions only. The
