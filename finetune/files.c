@@ -201,12 +201,31 @@ enum err ft_file_list(struct ft_home *h, const struct ft_file_query *q,
 
 // ---- deleting
 
+#define USED                                                                                       \
+    "SELECT id FROM jobs WHERE (training_file = files.id OR validation_file = files.id)"           \
+    " AND state NOT IN ('succeeded', 'failed', 'cancelled')"
+
+static enum err check_unused(struct ft_home *h, const char *id, struct err_info *info) {
+    struct db_rows q;
+    char job[FT_ID_MAX] = "";
+    enum err e = db_query(h->db, &q, info, "SELECT (" USED " LIMIT 1) FROM files WHERE id = ?",
+                          DB_ARGS(db_t(id)));
+    if (!e && db_next(&q))
+        copy(job, sizeof job, db_text(&q, 0));
+    e = db_rows_end(&q, info);
+    if (e || !job[0])
+        return e;
+    return err_set(info, ERR_INVALID, "id", "%s is used by %s, which has not ended", id, job);
+}
+
 enum err ft_file_delete(struct ft_home *h, uint64_t tenant, const char *id, struct err_info *info) {
     struct ft_file f;
     enum err e = db_begin(h->db, info);
     if (e)
         return e;
     e = find(h, tenant, id, &f, info);
+    if (!e)
+        e = check_unused(h, f.id, info);
     if (!e)
         e = db_run(h->db, NULL, info, "DELETE FROM files WHERE id = ?", DB_ARGS(db_t(f.id)));
     e = db_end(h->db, e, info);
@@ -223,7 +242,8 @@ enum err ft_files_expire(struct ft_home *h, struct err_info *info) {
         enum err e = db_begin(h->db, info);
         if (e)
             return e;
-        e = db_query(h->db, &q, info, "SELECT id FROM files WHERE expires_at <= ? LIMIT 1",
+        e = db_query(h->db, &q, info,
+                     "SELECT id FROM files WHERE expires_at <= ? AND NOT EXISTS (" USED ") LIMIT 1",
                      DB_ARGS(db_i(ft_now(h))));
         if (!e && db_next(&q))
             copy(id, sizeof id, db_text(&q, 0));

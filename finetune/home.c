@@ -19,7 +19,9 @@ enum err ft_id_make(const char *prefix, char out[FT_ID_MAX], struct err_info *in
 
 enum err ft_home_open(struct ft_home *h, const struct ft_home_config *cfg, struct err_info *info) {
     char path[sizeof h->path + 16];
-    *h = (struct ft_home){.dir = {-1, -1}, .files = -1, .jobs = -1};
+    memset(h, 0, sizeof *h);
+    h->dir = (struct data_dir){-1, -1};
+    h->files = h->jobs = -1;
     h->clock = cfg->clock;
     h->log = cfg->log;
     h->max_file_bytes = cfg->max_file_bytes;
@@ -50,5 +52,5 @@ void ft_home_close(struct ft_home *h) {
     if (h->jobs >= 0)
         close(h->jobs);
     data_dir_close(&h->dir);
-    *h = (struct ft_home){0};
+    memset(h, 0, sizeof *h);
 }

@@ -12,6 +12,7 @@
 #include "base/db.h"
 #include "base/durable.h"
 #include "base/log.h"
+#include <stdatomic.h>
 
 enum { FT_ID_MAX = 40 }; // with the NUL
 
@@ -23,6 +24,7 @@ struct ft_home {
     const struct log *log;
     char path[512];
     uint64_t max_file_bytes;
+    _Atomic uint64_t events; // ft_events_count
 };
 
 struct ft_home_config {

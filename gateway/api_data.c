@@ -17,6 +17,8 @@ bool api_data_missing(struct gw_request *r, const struct api_data *d) {
 #define ROUTE(m, path, key, json, fn)                                                              \
     { .methods = m, .pattern = path, .auth = key, .json_body = json, .handle = fn, .arg = d }
 
+#define JOBS "/v1/fine_tuning/jobs"
+
 size_t api_data_routes(struct api_data *d, struct gw_route *out, size_t cap) {
     const struct gw_route routes[] = {
         {.methods = GW_POST,
@@ -30,6 +32,16 @@ size_t api_data_routes(struct api_data *d, struct gw_route *out, size_t cap) {
         ROUTE(GW_GET, "/v1/files/{id}/content", GW_AUTH_KEY, false, api_files_content),
         ROUTE(GW_GET, "/v1/files/{id}", GW_AUTH_KEY, false, api_files_get),
         ROUTE(GW_DELETE, "/v1/files/{id}", GW_AUTH_KEY, false, api_files_delete),
+        ROUTE(GW_POST, JOBS, GW_AUTH_TRAIN, true, api_jobs_create),
+        ROUTE(GW_GET, JOBS, GW_AUTH_TRAIN, false, api_jobs_list),
+        ROUTE(GW_POST, JOBS "/{id}/cancel", GW_AUTH_TRAIN, false, api_jobs_cancel),
+        ROUTE(GW_POST, JOBS "/{id}/pause", GW_AUTH_TRAIN, false, api_jobs_pause),
+        ROUTE(GW_POST, JOBS "/{id}/resume", GW_AUTH_TRAIN, false, api_jobs_resume),
+        ROUTE(GW_GET, JOBS "/{id}/events", GW_AUTH_TRAIN, false, api_jobs_events),
+        ROUTE(GW_GET, JOBS "/{id}/checkpoints", GW_AUTH_TRAIN, false, api_jobs_checkpoints),
+        ROUTE(GW_GET, JOBS "/{id}", GW_AUTH_TRAIN, false, api_jobs_get),
+        ROUTE(GW_GET, "/admin/v1/jobs", GW_AUTH_ADMIN, false, api_admin_jobs_list),
+        ROUTE(GW_GET, "/admin/v1/jobs/{id}", GW_AUTH_ADMIN, false, api_admin_jobs_get),
     };
     size_t n = sizeof routes / sizeof *routes;
     if (n > cap)

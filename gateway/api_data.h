@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/io_pool.h"
 #include "finetune/home.h"
+#include "finetune/job_control.h"
 #include "gateway/http.h"
 #include <stdbool.h>
 
@@ -14,6 +15,10 @@ struct api_data {
     struct io_pool *io;
     const struct clock *clock;
     uint64_t max_file_bytes;
+    struct ft_control *control; // NULL: jobs are kept, and nobody works on them
+    // ERR_OK if a job may be made for this base model; ERR_NO_MODEL, ERR_LOADING. NULL: any name.
+    enum err (*check_model)(void *arg, const char *name, struct err_info *info);
+    void *model_arg;
 };
 
 // The routes; `d` outlives the server. Returns how many, 0 if `cap` is too small.
@@ -24,6 +29,17 @@ void api_files_list(struct gw_request *r, void *arg);
 void api_files_get(struct gw_request *r, void *arg);
 void api_files_delete(struct gw_request *r, void *arg);
 void api_files_content(struct gw_request *r, void *arg);
+
+void api_jobs_create(struct gw_request *r, void *arg);
+void api_jobs_list(struct gw_request *r, void *arg);
+void api_jobs_get(struct gw_request *r, void *arg);
+void api_jobs_cancel(struct gw_request *r, void *arg);
+void api_jobs_pause(struct gw_request *r, void *arg);
+void api_jobs_resume(struct gw_request *r, void *arg);
+void api_jobs_events(struct gw_request *r, void *arg);
+void api_jobs_checkpoints(struct gw_request *r, void *arg);
+void api_admin_jobs_list(struct gw_request *r, void *arg);
+void api_admin_jobs_get(struct gw_request *r, void *arg);
 
 // True if there is no data folder: then the request was answered.
 bool api_data_missing(struct gw_request *r, const struct api_data *d);

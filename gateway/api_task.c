@@ -30,7 +30,7 @@ static void run(struct io_job *job) {
     }
 }
 
-static void on_close(struct gw_request *r) {
+void api_task_closed(struct gw_request *r) {
     struct api_task *t = r->handler;
     bool busy = t->busy;
     struct io_pool *io = t->io;
@@ -55,7 +55,7 @@ void *api_task_begin(struct gw_request *r, struct io_pool *io, size_t size) {
     t->loop = r->loop;
     t->r = r;
     r->handler = t;
-    r->on_close = on_close;
+    r->on_close = api_task_closed;
     return t;
 }
 

@@ -35,6 +35,9 @@ void api_task_go_on(struct api_task *t);
 // The request was answered. Calls drop here.
 void api_task_end(struct api_task *t);
 
+// What on_close does; a task with an on_close of its own calls it at its end.
+void api_task_closed(struct gw_request *r);
+
 // ---- the usual case: one work, then a JSON body or an error
 
 struct api_answer {

@@ -62,6 +62,11 @@ static enum err tenant_of(const char *name, const uint8_t *key_digest, uint64_t 
 
 enum err gw_keys_add(struct gw_keys *k, const char *key, const char *tenant, bool admin,
                      struct err_info *info) {
+    return gw_keys_add_role(k, key, tenant, admin ? GW_ROLE_ADMIN : GW_ROLE_NONE, info);
+}
+
+enum err gw_keys_add_role(struct gw_keys *k, const char *key, const char *tenant, enum gw_role role,
+                          struct err_info *info) {
     if (!visible(key, KEY_MAX))
         return err_set(info, ERR_INVALID, NULL,
                        "an API key must be 1 to %d visible ASCII characters", KEY_MAX);
@@ -79,7 +84,7 @@ enum err gw_keys_add(struct gw_keys *k, const char *key, const char *tenant, boo
         k->cap = cap;
     }
     struct gw_key *item = &k->items[k->n];
-    *item = (struct gw_key){.who.admin = admin};
+    *item = (struct gw_key){.who = {.admin = role == GW_ROLE_ADMIN, .train = role != GW_ROLE_NONE}};
     enum err e = sha256(key, strlen(key), item->digest);
     if (!e)
         e = tenant_of(tenant, item->digest, &item->who.tenant);
@@ -124,14 +129,19 @@ static enum err add_line(struct gw_keys *k, char *line, struct err_info *info) {
         if (*w == '#')
             break;
         if (n == 3)
-            return err_set(info, ERR_INVALID, NULL, "expected: key [tenant [admin]]");
+            return err_set(info, ERR_INVALID, NULL, "expected: key [tenant [train|admin]]");
         words[n++] = w;
     }
     if (n == 0)
         return ERR_OK;
-    if (n == 3 && strcmp(words[2], "admin") != 0)
-        return err_set(info, ERR_INVALID, NULL, "the third word may only be admin");
-    return gw_keys_add(k, words[0], words[1], n == 3, info);
+    enum gw_role role = GW_ROLE_NONE;
+    if (n == 3 && !strcmp(words[2], "admin"))
+        role = GW_ROLE_ADMIN;
+    else if (n == 3 && !strcmp(words[2], "train"))
+        role = GW_ROLE_TRAIN;
+    else if (n == 3)
+        return err_set(info, ERR_INVALID, NULL, "the third word may only be train or admin");
+    return gw_keys_add_role(k, words[0], words[1], role, info);
 }
 
 enum err gw_keys_load_file(struct gw_keys *k, const char *path, struct err_info *info) {

@@ -1,12 +1,54 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gateway/data_host.h"
+#include "base/hash.h"
+#include <string.h>
 
 enum { IO_WAITING = 1024 }; // requests that may wait for an I/O thread
 
-enum err data_host_open(struct data_host *h, const struct serve_options *o, const struct log *log,
-                        struct err_info *info) {
+// ---- what jobs ask of the model
+
+static enum err check_model(void *arg, const char *name, struct err_info *info) {
+    const struct data_host *h = arg;
+    if (app_state(h->app) == APP_LOADING)
+        return app_check_ready(h->app, info);
+    return app_check_model(h->app, name, info);
+}
+
+static enum err describe_model(void *arg, struct ft_dataset_opts *o, int32_t *context,
+                               struct err_info *info) {
+    const struct data_host *h = arg;
+    const struct app *a = h->app;
+    if (app_state(a) == APP_LOADING)
+        return app_check_ready(a, info);
+    // The digest of the model's content covers tokenizer and template; until it is known the job waits.
+    const char *digest = atomic_load_explicit(&a->digest, memory_order_acquire);
+    if (!digest)
+        return err_set(info, ERR_LOADING, NULL, "the model's digest is not known yet");
+    if (sha256(digest, strlen(digest), o->renderer))
+        return err_set(info, ERR_NOMEM, NULL, "out of memory");
+    o->tokenizer = a->tokenizer;
+    o->chat_template = a->template;
+    o->ends = a->config->eos;
+    o->n_ends = a->config->n_eos;
+    *context = a->config->context;
+    return ERR_OK;
+}
+
+// ---- life
+
+static enum err open_control(struct data_host *h, struct err_info *info) {
+    h->validator = (struct ft_validator){&h->home, describe_model, h};
+    const struct ft_job_runner runner = {.validate = ft_job_validate, .arg = &h->validator};
+    return ft_control_start(&h->home, &runner, &h->api.control, info);
+}
+
+enum err data_host_open(struct data_host *h, const struct serve_options *o, const struct app *app,
+                        const struct log *log, struct err_info *info) {
+    h->app = app;
     h->api.clock = &clock_system;
     h->api.max_file_bytes = (uint64_t)o->max_file;
+    h->api.check_model = check_model;
+    h->api.model_arg = h;
     if (!o->data_dir)
         return ERR_OK;
     const struct ft_home_config cfg = {
@@ -21,12 +63,16 @@ enum err data_host_open(struct data_host *h, const struct serve_options *o, cons
     e = io_pool_create((int)o->io_threads, IO_WAITING, &h->api.io);
     if (e)
         return err_set(info, e, NULL, "cannot start the I/O threads");
-    h->api.home = &h->home;
-    return ERR_OK;
+    e = open_control(h, info);
+    if (!e)
+        h->api.home = &h->home;
+    return e;
 }
 
 void data_host_close(struct data_host *h) {
-    io_pool_destroy(h->api.io);
+    io_pool_destroy(h->api.io); // its last tasks may still wake the control thread
     h->api.io = NULL;
+    ft_control_stop(h->api.control);
+    h->api.control = NULL;
     ft_home_close(&h->home);
 }

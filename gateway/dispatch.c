@@ -109,7 +109,7 @@ static enum err check_key(struct gw_conn *c, const struct gw_route *t) {
     const struct gw_keys *keys = c->server->cfg.keys;
     struct gw_request *r = &c->req;
     if (!keys) {
-        r->who = (struct gw_identity){.admin = c->loopback};
+        r->who = (struct gw_identity){.admin = c->loopback, .train = c->loopback};
     } else {
         const char *s = c->parse.authorization;
         if (!s)
@@ -123,6 +123,8 @@ static enum err check_key(struct gw_conn *c, const struct gw_route *t) {
     }
     if (t->auth == GW_AUTH_ADMIN && !r->who.admin)
         return refuse(c, ERR_PERMISSION, "this route needs an administrator's API key");
+    if (t->auth == GW_AUTH_TRAIN && !r->who.train)
+        return refuse(c, ERR_PERMISSION, "this route needs an API key with the role train");
     return ERR_OK;
 }
 

@@ -41,6 +41,7 @@ struct gw_identity {
     uint64_t tenant; // 0: anonymous
     uint32_t key_id;
     bool admin;
+    bool train; // may make fine-tuning jobs; administrators may
 };
 
 struct gw_request {
@@ -80,7 +81,7 @@ struct gw_access {
     double tpot_ms;                                          // < 0
 };
 
-enum gw_auth { GW_AUTH_NONE, GW_AUTH_KEY, GW_AUTH_ADMIN };
+enum gw_auth { GW_AUTH_NONE, GW_AUTH_KEY, GW_AUTH_TRAIN, GW_AUTH_ADMIN };
 
 struct gw_route {
     unsigned methods;    // enum gw_method bits
@@ -178,7 +179,10 @@ enum err gw_keys_create(struct gw_keys **out);
 void gw_keys_destroy(struct gw_keys *k);
 enum err gw_keys_add(struct gw_keys *k, const char *key, const char *tenant, bool admin,
                      struct err_info *info);
-// One key a line; "key", "key tenant", "key tenant admin"; # comments.
+enum gw_role { GW_ROLE_NONE, GW_ROLE_TRAIN, GW_ROLE_ADMIN };
+enum err gw_keys_add_role(struct gw_keys *k, const char *key, const char *tenant, enum gw_role role,
+                          struct err_info *info);
+// One key a line; "key", "key tenant", "key tenant train", "key tenant admin"; # comments.
 enum err gw_keys_load_file(struct gw_keys *k, const char *path, struct err_info *info);
 bool gw_keys_check(const struct gw_keys *k, const char *presented, size_t len,
                    struct gw_identity *out);

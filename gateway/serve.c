@@ -280,8 +280,8 @@ static void close_all(struct serve *s) {
         gw_server_stop(s->app.server);
     if (s->digest_runs)
         thread_join(&s->digest_thread);
-    model_host_close(&s->host);
     data_host_close(&s->data); // its last tasks still post to the loops
+    model_host_close(&s->host);
     if (s->app.server)
         gw_server_destroy(s->app.server);
     if (s->digest)
@@ -314,7 +314,7 @@ static enum err start(struct serve *s, const char *model, struct err_info *info)
     if (!s->app.metrics)
         return err_set(info, ERR_NOMEM, NULL, "out of memory");
     if ((rc = block_signals(s, info)) || (rc = open_keys(s, info)) ||
-        (rc = data_host_open(&s->data, &s->options, &s->log, info)) ||
+        (rc = data_host_open(&s->data, &s->options, &s->app, &s->log, info)) ||
         (rc = open_server(s, info)) ||
         (rc =
              model_host_open(&s->host, model, &s->options, &s->log, s->app.metrics, &s->app, info)))

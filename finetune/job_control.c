@@ -1,0 +1,352 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "finetune/job_control.h"
+#include "base/mailbox.h"
+#include "base/mem.h"
+#include "base/thread.h"
+#include "finetune/files.h"
+#include "finetune/job_log.h"
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#define BIT(s) (1u << FT_JOB_##s)
+#define AT_WORK (BIT(RUNNING) | BIT(EVALUATING) | BIT(PUBLISHING))
+
+static const int64_t second = 1000000000, sweep_ns = 60 * 1000000000LL;
+
+struct ft_control {
+    struct ft_home *home;
+    struct ft_job_runner runner;
+    struct mailbox *wakes; // only ever woken
+    struct thread thread;
+    _Atomic bool quit, changed;
+    // The runner's end: written by it before `ended`, read by the thread after it.
+    struct ft_job_end end;
+    _Atomic bool ended;
+    // the thread's
+    char running[FT_ID_MAX]; // the job that the runner has, or empty
+    int64_t priority, attempts;
+    bool stopping, discarding; // the runner was told to stop; to keep nothing
+    char urgent[FT_ID_MAX];    // the job that it was preempted for, or empty
+    int64_t sweep_at;
+};
+
+void ft_control_wake(struct ft_control *c) {
+    if (!c)
+        return;
+    atomic_store(&c->changed, true);
+    mailbox_wake(c->wakes);
+}
+
+void ft_control_ended(struct ft_control *c, const struct ft_job_end *end) {
+    c->end = *end;
+    atomic_store_explicit(&c->ended, true, memory_order_release);
+    mailbox_wake(c->wakes);
+}
+
+static void complain(const struct ft_control *c, const char *what, const struct err_info *info) {
+    log_write(c->home->log, LOG_ERROR, "jobs: %s: %s", what, info->message);
+}
+
+// False: try again later.
+static bool move(struct ft_control *c, const char *id, const struct ft_job_move *m, bool *moved) {
+    struct err_info info = {0};
+    if (!ft_job_move(c->home, id, m, moved, &info))
+        return true;
+    complain(c, id, &info);
+    return false;
+}
+
+static enum ft_job_state state_of(struct ft_control *c, const char *id, enum ft_job_state dflt) {
+    struct ft_job j;
+    struct err_info info;
+    if (ft_job_get(c->home, (struct ft_job_owner){.any = true}, id, &j, &info))
+        return dflt;
+    enum ft_job_state s = j.state;
+    ft_job_fini(&j);
+    return s;
+}
+
+// ---- validating
+
+struct validating {
+    struct ft_control *c;
+    const char *id;
+};
+
+static bool no_longer_wanted(void *arg) {
+    const struct validating *v = arg;
+    if (atomic_load(&v->c->quit))
+        return true;
+    return atomic_exchange(&v->c->changed, false) &&
+           state_of(v->c, v->id, FT_JOB_VALIDATING) != FT_JOB_VALIDATING;
+}
+
+static bool passes(enum err e) {
+    return e == ERR_LOADING || e == ERR_NOMEM || e == ERR_AGAIN || e == ERR_DISK_FULL;
+}
+
+// False: nothing to do now, or later again.
+static bool validate_one(struct ft_control *c) {
+    struct ft_job j;
+    struct err_info info = {0};
+    struct ft_job_failure why = {0};
+    bool moved = false;
+    if (!c->runner.validate)
+        return false;
+    if (ft_job_next(c->home, FT_JOB_VALIDATING, &j, &info)) {
+        complain(c, "cannot look for the next one", &info);
+        return false;
+    }
+    if (!j.id[0])
+        return false;
+    struct validating v = {c, j.id};
+    enum err e = c->runner.validate(c->runner.arg, &j, no_longer_wanted, &v, &why, &info);
+    bool done = !passes(e);
+    if (e == ERR_OK) {
+        const struct ft_job_move m = {.from = BIT(VALIDATING),
+                                      .to = FT_JOB_QUEUED,
+                                      .level = "info",
+                                      .message = "Files validated, moving job to queued state"};
+        done = move(c, j.id, &m, &moved);
+    } else if (done && e != ERR_CANCELLED) {
+        const struct ft_job_move m = {.from = BIT(VALIDATING),
+                                      .to = FT_JOB_FAILED,
+                                      .level = "error",
+                                      .message = info.message,
+                                      .error_code = why.code[0] ? why.code : "invalid_file",
+                                      .error_message = info.message,
+                                      .error_param = why.param[0] ? why.param : NULL};
+        done = move(c, j.id, &m, &moved);
+    }
+    ft_job_fini(&j);
+    return done && !atomic_load(&c->quit);
+}
+
+// ---- running
+
+static void fail(struct ft_control *c, const char *id, const struct err_info *info) {
+    bool moved;
+    const struct ft_job_move m = {.from = AT_WORK | BIT(QUEUED),
+                                  .to = FT_JOB_FAILED,
+                                  .level = "error",
+                                  .message = info->message,
+                                  .error_code = "cannot_start",
+                                  .error_message = info->message};
+    (void)move(c, id, &m, &moved);
+}
+
+static void start(struct ft_control *c, const struct ft_job *j) {
+    struct err_info info = {0};
+    bool moved = false;
+    const struct ft_job_move run = {.from = BIT(QUEUED),
+                                    .to = FT_JOB_RUNNING,
+                                    .level = "info",
+                                    .message = j->started_at ? "Fine-tuning job goes on"
+                                                             : "Fine-tuning job started"};
+    if (!move(c, j->id, &run, &moved) || !moved)
+        return;
+    memcpy(c->running, j->id, sizeof c->running);
+    c->priority = j->priority;
+    c->attempts = j->attempts;
+    c->stopping = c->discarding = false;
+    c->urgent[0] = '\0';
+    atomic_store(&c->ended, false);
+    enum err e = c->runner.start(c->runner.arg, j, &info);
+    if (!e)
+        return;
+    c->running[0] = '\0';
+    if (!passes(e)) {
+        fail(c, j->id, &info);
+        return;
+    }
+    const struct ft_job_move back = {.from = BIT(RUNNING),
+                                     .to = FT_JOB_QUEUED,
+                                     .reason = info.message,
+                                     .level = "warn",
+                                     .message = info.message};
+    (void)move(c, j->id, &back, &moved);
+}
+
+static bool start_next(struct ft_control *c) {
+    struct ft_job j;
+    struct err_info info = {0};
+    if (!c->runner.start || c->running[0] || atomic_load(&c->quit))
+        return false;
+    if (ft_job_next(c->home, FT_JOB_QUEUED, &j, &info)) {
+        complain(c, "cannot look for the next one", &info);
+        return false;
+    }
+    if (j.id[0])
+        start(c, &j);
+    ft_job_fini(&j);
+    return c->running[0] != '\0';
+}
+
+static void stop(struct ft_control *c, enum ft_stop why) {
+    c->stopping = true;
+    c->runner.stop(c->runner.arg, why);
+}
+
+// Does the job in hand have to make way?
+static void look_at_running(struct ft_control *c) {
+    struct ft_job next;
+    struct err_info info;
+    if (!c->running[0] || c->discarding)
+        return;
+    enum ft_job_state s = state_of(c, c->running, FT_JOB_RUNNING);
+    if (s == FT_JOB_CANCELLED) {
+        c->discarding = true;
+        stop(c, FT_STOP_CANCEL);
+    } else if (c->stopping) {
+        return;
+    } else if (!(AT_WORK & 1u << s)) { // paused, perhaps resumed since
+        stop(c, FT_STOP_PAUSE);
+    } else if (!ft_job_next(c->home, FT_JOB_QUEUED, &next, &info)) {
+        if (next.id[0] && next.priority < c->priority) {
+            memcpy(c->urgent, next.id, sizeof c->urgent);
+            stop(c, FT_STOP_PREEMPT);
+        }
+        ft_job_fini(&next);
+    }
+}
+
+// ---- the end of a run
+
+static bool back_to_queue(struct ft_control *c, const char *reason, bool tried) {
+    bool moved;
+    char message[FT_JOB_REASON_MAX + 64];
+    snprintf(message, sizeof message, "Fine-tuning job goes back to the queue: %s", reason);
+    const struct ft_job_move m = {.from = AT_WORK,
+                                  .to = FT_JOB_QUEUED,
+                                  .reason = reason,
+                                  .level = tried ? "warn" : "info",
+                                  .message = message,
+                                  .tried = tried};
+    return move(c, c->running, &m, &moved);
+}
+
+static bool stopped(struct ft_control *c) {
+    char reason[FT_JOB_REASON_MAX] = "its run was stopped";
+    if (atomic_load(&c->quit))
+        snprintf(reason, sizeof reason, "the server is stopping");
+    else if (c->urgent[0])
+        snprintf(reason, sizeof reason, "preempted by %s, which is more urgent", c->urgent);
+    return back_to_queue(c, reason, false);
+}
+
+// What was paused meanwhile has ended all the same; what was cancelled stays so.
+static bool finished(struct ft_control *c) {
+    const struct ft_job_end *end = &c->end;
+    const unsigned from = AT_WORK | BIT(PAUSED) | BIT(QUEUED);
+    bool moved;
+    if (end->how == FT_END_SUCCEEDED) {
+        const struct ft_job_move m = {.from = from,
+                                      .to = FT_JOB_SUCCEEDED,
+                                      .level = "info",
+                                      .message = "The job has successfully completed",
+                                      .fine_tuned_model = end->fine_tuned_model};
+        return move(c, c->running, &m, &moved);
+    }
+    const struct ft_job_move m = {.from = from,
+                                  .to = FT_JOB_FAILED,
+                                  .level = "error",
+                                  .message = end->error_message,
+                                  .error_code = end->error_code,
+                                  .error_message = end->error_message,
+                                  .error_param = end->error_param[0] ? end->error_param : NULL};
+    return move(c, c->running, &m, &moved);
+}
+
+// False: nothing has ended, or it could not be recorded yet.
+static bool take_end(struct ft_control *c) {
+    if (!c->running[0] || !atomic_load_explicit(&c->ended, memory_order_acquire))
+        return false;
+    const struct ft_job_end *end = &c->end;
+    bool done;
+    if (end->how == FT_END_STOPPED) {
+        done = stopped(c);
+    } else if (end->how == FT_END_FAILED && end->retry && c->attempts + 1 < FT_JOB_ATTEMPTS_MAX) {
+        char reason[FT_JOB_REASON_MAX];
+        snprintf(reason, sizeof reason, "try %lld of %d failed: %.120s", (long long)c->attempts + 1,
+                 FT_JOB_ATTEMPTS_MAX, end->error_message);
+        done = back_to_queue(c, reason, true);
+    } else {
+        done = finished(c);
+    }
+    if (done)
+        c->running[0] = '\0';
+    return done;
+}
+
+static void sweep(struct ft_control *c) {
+    struct err_info info;
+    int64_t now = clock_mono_ns(c->home->clock);
+    if (now < c->sweep_at)
+        return;
+    c->sweep_at = now + sweep_ns;
+    if (ft_files_expire(c->home, &info))
+        complain(c, "expired files", &info);
+}
+
+static void *control_main(void *arg) {
+    struct ft_control *c = arg;
+    while (!atomic_load(&c->quit)) {
+        atomic_store(&c->changed, false);
+        bool more = take_end(c);
+        look_at_running(c);
+        more = start_next(c) || more;
+        more = validate_one(c) || more;
+        sweep(c);
+        // A second at most: what could not be done for want of disk or model is tried again.
+        if (!more && !atomic_load(&c->changed))
+            (void)mailbox_wait(c->wakes, second);
+    }
+    if (c->running[0])
+        stop(c, FT_STOP_SHUTDOWN);
+    while (c->running[0] && !atomic_load_explicit(&c->ended, memory_order_acquire))
+        (void)mailbox_wait(c->wakes, second);
+    (void)take_end(c); // what cannot be recorded now is found at the next start
+    return NULL;
+}
+
+enum err ft_control_start(struct ft_home *home, const struct ft_job_runner *runner,
+                          struct ft_control **out, struct err_info *info) {
+    int64_t n = 0;
+    *out = NULL;
+    enum err e = ft_jobs_recover(home, &n, info);
+    if (e)
+        return e;
+    if (n)
+        log_write(home->log, LOG_INFO, "jobs: %lld that ran before go back to the queue",
+                  (long long)n);
+    struct ft_control *c = mem_zalloc(sizeof *c);
+    if (!c || mailbox_create(1, 0, &c->wakes)) {
+        mem_free(c);
+        return err_set(info, ERR_NOMEM, NULL, "out of memory");
+    }
+    c->home = home;
+    c->runner = *runner;
+    sigset_t all, before; // signals are the main thread's
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    e = thread_start(&c->thread, "graft-jobs", control_main, c);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (e) {
+        mailbox_destroy(c->wakes);
+        mem_free(c);
+        return err_set(info, e, NULL, "cannot start a thread");
+    }
+    *out = c;
+    return ERR_OK;
+}
+
+void ft_control_stop(struct ft_control *c) {
+    if (!c)
+        return;
+    atomic_store(&c->quit, true);
+    mailbox_wake(c->wakes);
+    thread_join(&c->thread);
+    mailbox_destroy(c->wakes);
+    mem_free(c);
+}

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+// Fine-tuning objects as the API gives them.
+#include "base/mem.h"
+#include "gateway/api_jobs.h"
+#include <jansson.h>
+#include <string.h>
+
+// A value of the stored request, or null.
+static void write_json(struct json_w *w, const char *key, const json_t *v) {
+    jw_key(w, key);
+    size_t n = v ? json_dumpb(v, NULL, 0, JSON_COMPACT | JSON_ENCODE_ANY) : 0;
+    char *text = n ? mem_alloc(n) : NULL;
+    if (text && json_dumpb(v, text, n, JSON_COMPACT | JSON_ENCODE_ANY) == n)
+        jw_raw(w, text, n);
+    else if (v)
+        w->out->failed = ERR_NOMEM;
+    else
+        jw_null(w);
+    mem_free(text);
+}
+
+static void write_time(struct json_w *w, const char *key, int64_t t) {
+    if (t)
+        jw_kint(w, key, t);
+    else
+        jw_knull(w, key);
+}
+
+static const char *or_null(const char *s) {
+    return s[0] ? s : NULL;
+}
+
+static void write_error(const struct ft_job *j, struct json_w *w) {
+    jw_key(w, "error");
+    if (!j->error_code[0]) {
+        jw_null(w);
+        return;
+    }
+    jw_obj(w);
+    jw_kstr(w, "code", j->error_code);
+    jw_kstr(w, "message", j->error_message);
+    jw_kstr(w, "param", or_null(j->error_param));
+    jw_obj_end(w);
+}
+
+static void write_method(const struct ft_job *j, struct json_w *w) {
+    const char *type = j->dpo ? "dpo" : "supervised";
+    jw_key(w, "method");
+    jw_obj(w);
+    jw_kstr(w, "type", type);
+    jw_key(w, type);
+    jw_obj(w);
+    jw_key(w, "hyperparameters");
+    jw_raw(w, j->hyper, strlen(j->hyper));
+    jw_obj_end(w);
+    jw_obj_end(w);
+}
+
+static void write_body(const struct ft_job *j, const json_t *request, struct json_w *w) {
+    jw_kstr(w, "id", j->id);
+    jw_kstr(w, "object", "fine_tuning.job");
+    jw_kint(w, "created_at", j->created_at);
+    write_time(w, "finished_at", j->finished_at);
+    jw_kstr(w, "model", j->model);
+    jw_kstr(w, "fine_tuned_model", or_null(j->fine_tuned_model));
+    jw_kstr(w, "organization_id", "graft");
+    jw_key(w, "result_files");
+    jw_arr(w);
+    for (int i = 0; i < j->n_results; i++)
+        jw_str(w, j->results[i]);
+    jw_arr_end(w);
+    jw_kstr(w, "status", ft_job_state_status(j->state));
+    if (j->trained_tokens >= 0)
+        jw_kint(w, "trained_tokens", j->trained_tokens);
+    else
+        jw_knull(w, "trained_tokens");
+    jw_kstr(w, "training_file", j->training_file);
+    jw_kstr(w, "validation_file", or_null(j->validation_file));
+    jw_key(w, "hyperparameters");
+    jw_raw(w, j->hyper, strlen(j->hyper));
+    jw_kint(w, "seed", j->seed);
+    write_error(j, w);
+    write_time(w, "estimated_finish", j->estimated_finish);
+    jw_key(w, "integrations");
+    jw_arr(w);
+    jw_arr_end(w);
+    write_json(w, "metadata", json_object_get(request, "metadata"));
+    write_method(j, w);
+    write_json(w, "graft", json_object_get(request, "graft"));
+}
+
+static json_t *request_of(const struct ft_job *j, struct json_w *w) {
+    json_t *o = json_loads(j->request, 0, NULL);
+    if (!o) // it was written by us, and read before
+        w->out->failed = ERR_NOMEM;
+    return o;
+}
+
+void api_job_write(const struct ft_job *j, struct json_w *w) {
+    json_t *request = request_of(j, w);
+    jw_obj(w);
+    write_body(j, request, w);
+    jw_obj_end(w);
+    json_decref(request);
+}
+
+void api_job_admin_write(const struct ft_job *j, struct json_w *w) {
+    json_t *request = request_of(j, w);
+    jw_obj(w);
+    write_body(j, request, w);
+    json_decref(request);
+    jw_kstr(w, "state", ft_job_state_text(j->state));
+    jw_kstr(w, "reason", or_null(j->reason));
+    jw_kint(w, "priority", j->priority);
+    jw_key(w, "queue_position"); // how many run before it
+    if (j->ahead >= 0)
+        jw_int(w, j->ahead);
+    else
+        jw_null(w);
+    jw_kint(w, "attempts", j->attempts);
+    jw_kint(w, "step", j->step);
+    jw_kint(w, "steps", j->steps);
+    jw_key(w, "times");
+    jw_obj(w);
+    write_time(w, "accepted", j->created_at);
+    write_time(w, "queued", j->queued_at);
+    write_time(w, "assigned", j->started_at);
+    write_time(w, "prepared", j->prepared_at);
+    write_time(w, "first_step", j->first_step_at);
+    write_time(w, "last_checkpoint", j->checkpoint_at);
+    write_time(w, "finished", j->finished_at);
+    jw_obj_end(w);
+    jw_obj_end(w);
+}
+
+void api_event_write(const struct ft_event *e, struct json_w *w) {
+    jw_obj(w);
+    jw_kstr(w, "object", "fine_tuning.job.event");
+    jw_kstr(w, "id", e->id);
+    jw_kint(w, "created_at", e->created_at);
+    jw_kstr(w, "level", e->level);
+    jw_kstr(w, "message", e->message);
+    jw_kstr(w, "type", e->type);
+    jw_key(w, "data");
+    if (e->data)
+        jw_raw(w, e->data, strlen(e->data));
+    else
+        jw_null(w);
+    jw_obj_end(w);
+}
+
+void api_checkpoint_write(const struct ft_checkpoint_row *c, struct json_w *w) {
+    jw_obj(w);
+    jw_kstr(w, "object", "fine_tuning.job.checkpoint");
+    jw_kstr(w, "id", c->id);
+    jw_kint(w, "created_at", c->created_at);
+    jw_kstr(w, "fine_tuning_job_id", c->job);
+    jw_kstr(w, "fine_tuned_model_checkpoint", c->model);
+    jw_kint(w, "step_number", c->step);
+    jw_key(w, "metrics");
+    jw_raw(w, c->metrics, strlen(c->metrics));
+    jw_obj_end(w);
+}
