@@ -211,6 +211,42 @@ static void sealed_nonsense(void **state) {
     ds_close(&d);
 }
 
+// Caches that a script made from the layout's description alone.
+static void the_layout_is_as_described(void **state) {
+    (void)state;
+    struct ds d;
+    ds_open_chatml(&d);
+    for (int pair = 0; pair < 2; pair++) {
+        uint8_t bytes[2048];
+        FILE *f = fopen(pair ? "tests/fuzz/corpus/fuzz_dataset/cache_pair"
+                             : "tests/fuzz/corpus/fuzz_dataset/cache_chat",
+                        "rb");
+        assert_non_null(f);
+        size_t n = fread(bytes, 1, sizeof bytes, f);
+        fclose(f);
+        ds_write(&d, "cache", bytes + 1, n - 1); // the first byte is the fuzzer's
+        if (try_all(&d, "cache", &d.info))
+            fail_msg("%s", d.info.message);
+        struct ft_dataset *set = ds_load(&d, "cache");
+        struct ft_sample s = {0};
+        assert_int_equal(ft_dataset_samples(set), pair ? 1 : 2);
+        assert_int_equal(ft_dataset_read(set, 0, &s, &d.info), ERR_OK);
+        const int32_t chat[] = {260, 65, 66, 261}, yes[] = {1, 2, 3}, no[] = {1, 2, 4, 5};
+        const uint8_t mask[] = {0, 0, 1, 1};
+        assert_int_equal(s.n, pair ? 3 : 4);
+        assert_int_equal(s.n2, pair ? 4 : 0);
+        assert_memory_equal(s.ids, pair ? yes : chat, 4 * (size_t)s.n);
+        assert_memory_equal(s.mask, mask, (size_t)s.n);
+        if (pair) {
+            assert_memory_equal(s.ids2, no, sizeof no);
+            assert_memory_equal(s.mask2, mask, 4);
+        }
+        ft_sample_fini(&s);
+        ft_dataset_close(set);
+    }
+    ds_close(&d);
+}
+
 static void an_older_cache_stays(void **state) {
     (void)state;
     struct ds d;
@@ -313,10 +349,15 @@ static void out_of_memory(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(report_comes_back),      cmocka_unit_test(key_knows_every_option),
-        cmocka_unit_test(every_byte_counts),      cmocka_unit_test(every_length_counts),
-        cmocka_unit_test(sealed_nonsense),        cmocka_unit_test(an_older_cache_stays),
-        cmocka_unit_test(duplicates_and_overlap), cmocka_unit_test(out_of_memory),
+        cmocka_unit_test(report_comes_back),
+        cmocka_unit_test(key_knows_every_option),
+        cmocka_unit_test(every_byte_counts),
+        cmocka_unit_test(every_length_counts),
+        cmocka_unit_test(sealed_nonsense),
+        cmocka_unit_test(an_older_cache_stays),
+        cmocka_unit_test(the_layout_is_as_described),
+        cmocka_unit_test(duplicates_and_overlap),
+        cmocka_unit_test(out_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -263,10 +263,10 @@ static void preference(void **state) {
     d.opts.preference = true;
     const char *line =
         "{\"input\":{\"messages\":[" MSG("user", "a") "," MSG("assistant", "b") "," MSG(
-            "user",
-            "c") "]},\"preferred_output\":[" MSG("assistant", "yes") "],\"non_preferred_output\":"
-                                                                     "[" MSG("assistant",
-                                                                             "no no no") "]}";
+            "user", "c") "]},\"preferred_output\":[" MSG("assistant",
+                                                         "yes") "],\"non_preferred_output\":"
+                                                                "[" MSG("assistant",
+                                                                        "no no no") "]}";
     assert_int_equal(ds_build_text(&d, line), ERR_OK);
 #define SHARED                                                                                     \
     "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\nb<|im_end|>\n"                          \
