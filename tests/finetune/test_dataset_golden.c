@@ -2,6 +2,7 @@
 // Token ids and masks against transformers (tests/golden/dataset/make.py), for templates that end a
 // turn with a token, with tools, with BOS, and without any end. GRAFT_TEST_MODEL: SmolLM2's GGUF
 // file, whose tokenizer is then tried too.
+#include "model/chat_prompt.h"
 #include "model/source.h"
 #include "tests/cmocka_all.h"
 #include "tests/finetune/dataset_support.h"
@@ -57,6 +58,53 @@ static void check_cases(struct ds *d, const char *name, const json_t *golden) {
     ft_dataset_close(set);
 }
 
+// What serving sends for the conversation up to its last answer, by the path that serving takes.
+static void prompt_ids(const struct ds *d, const json_t *line, struct tok_ids *out) {
+    json_t *messages = NULL, *vars = NULL;
+    struct err_info info;
+    struct chat_output text;
+    assert_int_equal(
+        chat_messages_copy(json_object_get(line, "messages"), "messages", &messages, &info), 0);
+    json_array_remove(messages, json_array_size(messages) - 1);
+    struct chat_prompt p = {
+        .tokenizer = d->tokenizer, .messages = messages, .add_generation_prompt = true};
+    assert_int_equal(chat_prompt_vars(&p, &vars, &info), ERR_OK);
+    struct chat_render_opts opts = {.vars = vars};
+    const struct tok_encode_opts encode = {.parse_special = true};
+    assert_int_equal(chat_template_render(d->chat_template, &opts, &text, &info), ERR_OK);
+    assert_int_equal(chat_prompt_encode(d->tokenizer, &text, &encode, out, &info), ERR_OK);
+    chat_output_fini(&text);
+    json_decref(vars);
+    json_decref(messages);
+}
+
+// The last answer's targets stand behind exactly the ids that serving would send.
+static void check_prompts(struct ds *d, const char *name, const json_t *cases) {
+    struct ft_dataset *set = ds_load(d, "cache");
+    struct ft_sample s = {0};
+    size_t checked = 0;
+    for (size_t i = 0; i < json_array_size(cases); i++) {
+        const json_t *c = json_array_get(cases, i), *line = json_object_get(c, "line");
+        const json_t *messages = json_object_get(line, "messages");
+        const json_t *last = json_array_get(messages, json_array_size(messages) - 1);
+        if (strcmp(text_of(last, "role"), "assistant") != 0 || json_object_get(last, "weight") ||
+            json_is_true(json_object_get(c, "straddle")))
+            continue;
+        struct tok_ids ids = {0};
+        prompt_ids(d, line, &ids);
+        assert_int_equal(ft_dataset_read(set, (int64_t)i, &s, &d->info), ERR_OK);
+        assert_true((size_t)s.n > ids.n);
+        if (memcmp(s.ids, ids.ids, ids.n * sizeof *ids.ids) != 0 || !s.mask[ids.n] ||
+            s.mask[ids.n - 1])
+            fail_msg("%s, case %zu: the prompt is not the one that is served", name, i);
+        tok_ids_fini(&ids);
+        checked++;
+    }
+    assert_true(checked > 15);
+    ft_sample_fini(&s);
+    ft_dataset_close(set);
+}
+
 static void check(const char *name, const char *tokenizer) {
     char path[128];
     struct ds d;
@@ -65,6 +113,8 @@ static void check(const char *name, const char *tokenizer) {
     ds_open(&d, tokenizer, text_of(golden, "bos"), text_of(golden, "eos"),
             text_of(golden, "template"));
     check_cases(&d, name, golden);
+    if (strcmp(name, "tools") != 0)
+        check_prompts(&d, name, json_object_get(golden, "cases"));
     ds_close(&d);
     json_decref(golden);
 }
