@@ -60,6 +60,9 @@ static void probe_lanes(int op, const float *pa, const float *pb, const float *p
     case PROBE_MAX:
         r = v_max(a, b);
         break;
+    case PROBE_SQRT:
+        r = v_sqrt(a);
+        break;
     case PROBE_RINT:
         r = v_rint(a);
         break;

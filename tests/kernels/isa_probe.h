@@ -34,6 +34,7 @@ enum {
     PROBE_FNMA,
     PROBE_MIN,
     PROBE_MAX,
+    PROBE_SQRT,
     PROBE_RINT,
     PROBE_LT, // ? c : a
     PROBE_GT,

@@ -174,6 +174,8 @@ static float scalar(const struct isa_probe *p, int op, float a, float b, float c
         return a < b ? a : b;
     case PROBE_MAX:
         return a > b ? a : b;
+    case PROBE_SQRT:
+        return sqrtf(a);
     case PROBE_RINT:
         return rintf(a);
     case PROBE_LT:

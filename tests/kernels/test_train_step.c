@@ -151,7 +151,7 @@ static void norms(const char *isa) {
     for (int c = 0; c < CHUNKS; c++) {
         long double sum = 0, top = 0;
         for (int i = c * KN_SUMSQ_CHUNK; i < N && i < (c + 1) * KN_SUMSQ_CHUNK; i++) {
-            long double x = (long double)acc[i] * factor;
+            long double x = (long double)acc[i] * (long double)factor;
             sum += x * x;
             top = fabsl(x) > top ? fabsl(x) : top;
         }
