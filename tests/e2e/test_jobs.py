@@ -1,0 +1,232 @@
+"""Fine-tuning jobs: the official SDK, malformed bodies, and what lasts when the process is killed."""
+import json
+import os
+import shutil
+import signal
+import sqlite3
+import tempfile
+import time
+import unittest
+
+import openai
+
+from server import TINY, Server, events
+
+GOOD = b"".join(b'{"prompt": "question %d", "completion": "answer %d"}\n' % (i, i) for i in range(12))
+INVALID = "invalid_request_error"
+
+
+class Folder(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.mkdtemp(prefix="graft-e2e-")
+        self.addCleanup(shutil.rmtree, self.folder)
+
+    def start(self, *options, **kw):
+        return Server(TINY, "--served-model-name", "tiny", "--data-dir", self.folder, *options, **kw)
+
+    def connect(self, server, key="x"):
+        client = openai.OpenAI(base_url=server.url + "/v1", api_key=key, max_retries=0)
+        self.addCleanup(client.close)
+        return client
+
+    def wait(self, client, job, status, seconds=30):
+        end = time.monotonic() + seconds
+        while True:
+            got = client.fine_tuning.jobs.retrieve(job)
+            if got.status == status:
+                return got
+            self.assertLess(time.monotonic(), end, f"{got.status}, not {status}: {got.error}")
+            time.sleep(0.05)
+
+
+class Sdk(Folder):
+    def setUp(self):
+        super().setUp()
+        self.server = self.start()
+        self.addCleanup(self.server.stop)
+        self.client = self.connect(self.server)
+        self.jobs = self.client.fine_tuning.jobs
+
+    def upload(self, content=GOOD):
+        return self.client.files.create(file=("train.jsonl", content), purpose="fine-tune").id
+
+    def failed(self, content, **more):
+        job = self.jobs.create(model="tiny", training_file=self.upload(content), **more)
+        self.assertEqual(job.status, "validating_files")  # a bad file is accepted, and fails then
+        job = self.wait(self.client, job.id, "failed")
+        self.assertIsNotNone(job.finished_at)
+        messages = [e.message for e in self.jobs.list_events(job.id) if e.level == "error"]
+        return job.error, messages
+
+    def test_life(self):
+        f = self.upload()
+        job = self.jobs.create(
+            model="tiny", training_file=f, validation_file=self.upload(), suffix="facts", seed=7,
+            metadata={"team": "a"}, method={"type": "supervised", "supervised": {"hyperparameters": {"n_epochs": 2}}},
+            extra_body={"graft": {"lora": {"r": 8, "target_modules": ["q_proj", "v_proj"]}, "save_steps": 5}},
+        )
+        self.assertEqual((job.object, job.status, job.seed), ("fine_tuning.job", "validating_files", 7))
+        self.assertEqual(job.hyperparameters.n_epochs, 2)
+        self.assertEqual(job.hyperparameters.batch_size, "auto")
+        self.assertEqual(job.metadata, {"team": "a"})
+        self.assertEqual(job.result_files, [])
+        self.assertEqual(job.method.type, "supervised")
+        self.wait(self.client, job.id, "queued")
+        found = list(self.jobs.list_events(job.id, limit=2))  # the SDK follows the pages
+        text = [e.message for e in found]
+        self.assertIn("Files validated, moving job to queued state", text)
+        self.assertEqual(text[-1], "Created fine-tuning job: " + job.id)
+        report = next(e.data for e in found if e.data and e.data["file"] == f)
+        self.assertEqual((report["samples"], report["lines"], report["kind"]), (12, 12, "completion"))
+        self.assertTrue(any("12 samples stand in the training file" in e.message for e in found if e.level == "warn"))
+        self.assertEqual(list(self.jobs.checkpoints.list(job.id)), [])
+        self.assertEqual([j.id for j in self.jobs.list()], [job.id])
+        self.assertEqual([j.id for j in self.jobs.list(metadata={"team": "a"})], [job.id])
+        self.assertEqual([j.id for j in self.jobs.list(metadata={"team": "b"})], [])
+        self.assertEqual(self.jobs.pause(job.id).status, "paused")
+        self.assertEqual(self.jobs.resume(job.id).status, "queued")
+        with self.assertRaises(openai.BadRequestError):  # in use
+            self.client.files.delete(f)
+        done = self.jobs.cancel(job.id)
+        self.assertEqual(done.status, "cancelled")
+        self.assertIsNotNone(done.finished_at)
+        with self.assertRaises(openai.BadRequestError):  # 400, which the SDK does not try again
+            self.jobs.cancel(job.id)
+        self.assertTrue(self.client.files.delete(f).deleted)
+        with self.assertRaises(openai.NotFoundError):
+            self.jobs.retrieve("ftjob-none")
+
+    def test_pages(self):
+        f = self.upload()
+        ids = [self.jobs.create(model="tiny", training_file=f).id for _ in range(5)]
+        self.assertEqual([j.id for j in self.jobs.list(limit=2)], ids[::-1])
+
+    def test_bad_files(self):
+        error, messages = self.failed(b'{"prompt": "a", "completion": "b"}\n' * 5)
+        self.assertEqual((error.code, error.param), ("invalid_n_examples", "training_file"))
+        self.assertEqual(error.message, "Training file has 5 example(s), but must have at least 10 examples")
+        error, messages = self.failed(GOOD[: GOOD.index(b"\n") + 1] * 6 + b"[1]\n" + GOOD)
+        self.assertEqual(error.code, "invalid_jsonl")
+        self.assertIn("line 7 is not a JSON object", error.message)
+        self.assertTrue(any("line 7 is not a JSON object" in m for m in messages))
+        error, _ = self.failed(b"")
+        self.assertEqual(error.code, "invalid_n_examples")
+        error, _ = self.failed(b"\xff\xfe\n" * 20)
+        self.assertEqual(error.code, "invalid_jsonl")
+        error, _ = self.failed(GOOD, method={"type": "dpo"})
+        self.assertIsNotNone(error.code)
+        error, _ = self.failed(GOOD, extra_body={"graft": {"max_seq_length": 100000}})
+        self.assertEqual(error.param, "graft.max_seq_length")
+        job = self.jobs.create(model="tiny", training_file=self.upload(), validation_file=self.upload(b"{}\n"))
+        self.assertEqual(self.wait(self.client, job.id, "failed").error.param, "validation_file")
+        self.assertEqual(self.server.json("GET", "/health")[0], 200)
+
+    def test_event_stream(self):
+        job = self.jobs.create(model="tiny", training_file=self.upload(b"[]\n"))
+        status, headers, data = self.server.request("GET", f"/v1/fine_tuning/jobs/{job.id}/events?stream=true")
+        self.assertEqual(status, 200)
+        self.assertTrue(headers["content-type"].startswith("text/event-stream"))
+        found, done = events(data)
+        self.assertTrue(done)
+        self.assertEqual([e["object"] for e in found], ["fine_tuning.job.event"] * len(found))
+        self.assertEqual(found[0]["message"], "Created fine-tuning job: " + job.id)
+        self.assertEqual(found[-1]["level"], "error")
+
+    def test_admin(self):
+        f = self.upload()
+        first = self.jobs.create(model="tiny", training_file=f)
+        second = self.jobs.create(model="tiny", training_file=f, extra_body={"graft": {"priority": -1}})
+        for j in (first, second):
+            self.wait(self.client, j.id, "queued")
+        listed = {j["id"]: j for j in self.server.json("GET", "/admin/v1/jobs")[1]["data"]}
+        self.assertEqual(listed[second.id]["queue_position"], 0)
+        self.assertEqual(listed[first.id]["queue_position"], 1)
+        self.assertEqual(listed[first.id]["state"], "queued")
+        self.assertGreaterEqual(listed[first.id]["times"]["queued"], listed[first.id]["times"]["accepted"])
+
+    def test_refused(self):
+        f = self.upload()
+        table = [
+            ({"model": "none"}, openai.NotFoundError, "model"),
+            ({"training_file": "file-none"}, openai.BadRequestError, "training_file"),
+            ({"validation_file": "file-none"}, openai.BadRequestError, "validation_file"),
+            ({"suffix": "x" * 65}, openai.BadRequestError, "suffix"),
+            ({"seed": -1}, openai.BadRequestError, "seed"),
+            ({"metadata": {"k": "v" * 513}}, openai.BadRequestError, "metadata.k"),
+            ({"hyperparameters": {"n_epochs": 51}}, openai.BadRequestError, "hyperparameters.n_epochs"),
+            ({"method": {"type": "reinforcement"}}, openai.BadRequestError, "method.type"),
+            ({"method": {"type": "dpo", "dpo": {"hyperparameters": {"beta": 3}}}}, openai.BadRequestError,
+             "method.dpo.hyperparameters.beta"),
+            ({"integrations": [{"type": "wandb", "wandb": {"project": "p"}}]}, openai.BadRequestError,
+             "integrations[0].type"),
+            ({"extra_body": {"graft": {"lora": {"r": 1000}}}}, openai.BadRequestError, "graft.lora.r"),
+        ]
+        for change, error, param in table:
+            with self.subTest(change=change), self.assertRaises(error) as caught:
+                self.jobs.create(**{"model": "tiny", "training_file": f, **change})
+            self.assertEqual((caught.exception.type, caught.exception.param), (INVALID, param))
+
+
+class Durable(Folder):
+    def test_kill(self):
+        """What was answered is there after each kill, and a job goes on where it was."""
+        ids, states = [], {}
+        for i in range(3):
+            server = self.start()
+            client = self.connect(server)
+            for job, status in states.items():
+                self.assertEqual(client.fine_tuning.jobs.retrieve(job).status, status)
+            f = client.files.create(file=("a.jsonl", GOOD), purpose="fine-tune")
+            for j in range(3):
+                job = client.fine_tuning.jobs.create(model="tiny", training_file=f.id)
+                ids.append(job.id)
+                if j == 0:
+                    states[job.id] = client.fine_tuning.jobs.cancel(job.id).status
+                elif j == 1:
+                    states[job.id] = client.fine_tuning.jobs.pause(job.id).status
+            server.stop(signal.SIGKILL)
+        with self.start() as server:
+            client = self.connect(server)
+            self.assertEqual([j.id for j in client.fine_tuning.jobs.list()], ids[::-1])
+            for job in ids[2::3]:  # these were left to themselves
+                self.wait(client, job, "queued")
+
+    def test_a_job_that_ran_goes_back_to_the_queue(self):
+        with self.start() as server:
+            client = self.connect(server)
+            f = client.files.create(file=("a.jsonl", GOOD), purpose="fine-tune")
+            job = client.fine_tuning.jobs.create(model="tiny", training_file=f.id)
+            self.wait(client, job.id, "queued")
+        db = sqlite3.connect(os.path.join(self.folder, "graft.db"))
+        db.execute("UPDATE jobs SET state = 'publishing'")
+        db.commit()
+        db.close()
+        with self.start() as server:
+            _, listed = server.json("GET", "/admin/v1/jobs")
+            self.assertEqual(listed["data"][0]["state"], "queued")
+            self.assertEqual(listed["data"][0]["reason"], "the server was restarted")
+
+
+class Keys(Folder):
+    def test_roles(self):
+        keys = os.path.join(self.folder, "keys")
+        with open(keys, "w", encoding="ascii") as out:
+            out.write("sk-plain one\nsk-trainer one train\nsk-other two train\n")
+        with self.start("--api-key-file", keys) as server:
+            trainer, other = self.connect(server, "sk-trainer"), self.connect(server, "sk-other")
+            plain = self.connect(server, "sk-plain")
+            f = plain.files.create(file=("a.jsonl", GOOD), purpose="fine-tune")  # of the same tenant
+            with self.assertRaises(openai.PermissionDeniedError):
+                plain.fine_tuning.jobs.create(model="tiny", training_file=f.id)
+            with self.assertRaises(openai.BadRequestError):
+                other.fine_tuning.jobs.create(model="tiny", training_file=f.id)
+            job = trainer.fine_tuning.jobs.create(model="tiny", training_file=f.id)
+            with self.assertRaises(openai.NotFoundError):
+                other.fine_tuning.jobs.retrieve(job.id)
+            self.assertEqual(list(other.fine_tuning.jobs.list()), [])
+            status, _, data = server.request("GET", "/admin/v1/jobs", headers={"Authorization": "Bearer sk-trainer"})
+            self.assertEqual(status, 403, json.loads(data))
+
+
+if __name__ == "__main__":
+    unittest.main()
