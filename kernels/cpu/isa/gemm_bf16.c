@@ -120,29 +120,36 @@ static void pack_rows(const float *x, int64_t ldx, int32_t rows, int32_t len, ui
         pack_columns(x + c, ldx, rows, len - c, out);
 }
 
-static int32_t tile_count(int32_t rows) {
-    return (rows + B_ROWS - 1) / B_ROWS;
-}
+// How a strip is cut. Its rows: `tiles` of nearly equal height, the first `taller` of them one row
+// taller. Its columns: runs of one size, as what is fetched ahead is the next run.
+struct cut {
+    int32_t tiles, height, taller;
+    int32_t run;
+};
 
-// Columns of a run, of `len` in all. Runs have one size, as what is fetched ahead is the next run.
-static int32_t run_columns(int32_t tiles_of_rows, int32_t len) {
-    if (tiles_of_rows == 1)
-        return len;
-    int32_t n = (len + RUN_MOST - 1) / RUN_MOST, columns = (len + n - 1) / n;
-    return columns + columns % 2;
+static struct cut cut_strip(int32_t rows, int32_t columns) {
+    int32_t n = (rows + B_ROWS - 1) / B_ROWS;
+    struct cut c = {.tiles = n, .height = rows / n, .taller = rows % n, .run = columns};
+    if (n == 1) // what has no other tile to wait for needs no runs
+        return c;
+    int32_t runs = (columns + RUN_MOST - 1) / RUN_MOST;
+    c.run = (columns + runs - 1) / runs;
+    c.run += c.run % 2;
+    return c;
 }
 
 // The strip's rows, columns [c, c + len), run by run, in a run tile by tile.
-static void pack(const struct gemm_strip *s, int32_t c, int32_t len, uint32_t *out) {
+static void pack(const struct gemm_strip *s, const struct cut *cut, int32_t c, int32_t len,
+                 uint32_t *out) {
     const struct kn_gemm *p = s->p;
-    int32_t n = tile_count(s->rows), run = run_columns(n, len);
-    for (int32_t end = c + len; c < end; c += run) {
-        int32_t columns = end - c < run ? end - c : run, steps = (columns + 1) / 2;
-        for (int32_t i = 0; i < n; i++) {
-            int32_t r0 = gemm_tile_row(s->rows, n, i), r1 = gemm_tile_row(s->rows, n, i + 1);
-            pack_rows((const float *)p->x + (s->row0 + r0) * p->ldx + c, p->ldx, r1 - r0, columns,
-                      out);
-            out += (r1 - r0) * steps;
+    for (int32_t end = c + len; c < end; c += cut->run) {
+        int32_t columns = end - c < cut->run ? end - c : cut->run, steps = (columns + 1) / 2;
+        const float *x = (const float *)p->x + s->row0 * p->ldx + c;
+        for (int32_t i = 0; i < cut->tiles; i++) {
+            int32_t rows = cut->height + (i < cut->taller);
+            pack_rows(x, p->ldx, rows, columns, out);
+            x += rows * p->ldx;
+            out += rows * steps;
         }
     }
 }
@@ -151,28 +158,31 @@ static void pack(const struct gemm_strip *s, int32_t c, int32_t len, uint32_t *o
 
 // Columns [c, c + len) of one pair. Tiles share the work of fetching the columns of the next run, so
 // that memory is never idle; a tile that is alone fetches its own stream.
-static void add_columns(const struct gemm_strip *s, int32_t pair, int32_t c, int32_t len,
-                        const uint32_t *x, float *sums, int64_t ld_sums) {
-    int32_t n = tile_count(s->rows), run = run_columns(n, len);
+static void add_columns(const struct gemm_strip *s, const struct cut *cut, int32_t pair, int32_t c,
+                        int32_t len, const uint32_t *x, float *sums, int64_t ld_sums) {
     const uint8_t *w = s->seg->data + (size_t)pair * s->seg->pair_bytes + (size_t)c * CPU_VECTOR;
-    struct tile a = {.ld_sums = ld_sums, .ahead_step = STEP / (size_t)n};
-    for (int32_t end = c + len; c < end; c += run) {
-        int32_t columns = end - c < run ? end - c : run;
+    struct tile a = {.ld_sums = ld_sums, .ahead_step = STEP / (size_t)cut->tiles};
+    for (int32_t end = c + len; c < end; c += cut->run) {
+        int32_t columns = end - c < cut->run ? end - c : cut->run;
+        bool last = s->p->w->k - c <= cut->run && cut->tiles > 1;
         a.w = w;
+        a.x = x;
+        a.sums = sums;
         a.steps = (columns + 1) / 2;
         a.add = c > 0;
-        size_t bytes = (size_t)a.steps * STEP;
-        for (int32_t i = 0; i < n; i++) {
-            int32_t r0 = gemm_tile_row(s->rows, n, i), r1 = gemm_tile_row(s->rows, n, i + 1);
-            a.x = x;
-            a.sums = sums + r0 * ld_sums;
-            a.ahead = n == 1 ? w + AHEAD : w + bytes + bytes / (size_t)n * (size_t)i;
-            if (n > 1 && s->p->w->k - c <= run)
-                ISA(gemm_fetch_y)(s, pair, r0, r1);
-            tiles[r1 - r0 - 1](&a);
-            x += (r1 - r0) * a.steps;
+        w += (size_t)a.steps * STEP;
+        a.ahead = cut->tiles > 1 ? w : a.w + AHEAD;
+        for (int32_t i = 0, row = 0; i < cut->tiles; i++) {
+            int32_t rows = cut->height + (i < cut->taller);
+            if (last)
+                ISA(gemm_fetch_y)(s, pair, row, row + rows);
+            tiles[rows - 1](&a);
+            row += rows;
+            a.x += rows * a.steps;
+            a.sums += rows * ld_sums;
+            a.ahead += (size_t)a.steps * a.ahead_step;
         }
-        w += bytes;
+        x = a.x;
     }
 }
 
@@ -183,16 +193,17 @@ void ISA(gemm_bf16)(const struct gemm_strip *s) {
     int32_t columns = k < fit ? k : fit; // that are packed at once
     // As long as one packing has all columns, a pair is finished at a time, near the first cache.
     int32_t most = k <= fit ? 1 : SUMS_BYTES / (s->rows * CPU_PAIR * (int32_t)sizeof(float));
+    const struct cut cut = cut_strip(s->rows, columns);
     for (int32_t i = 0, n; i < s->pairs; i += n) {
         n = s->pairs - i < most ? s->pairs - i : most;
         for (int32_t c = 0; c < k; c += columns) {
             int32_t len = k - c < columns ? k - c : columns;
             if (s->packed->row0 != s->row0 || s->packed->column != c) {
-                pack(s, c, len, x);
+                pack(s, &cut, c, len, x);
                 *s->packed = (struct gemm_packed){s->row0, c};
             }
             for (int32_t j = 0; j < n; j++)
-                add_columns(s, s->pair0 + i + j, c, len, x, sums + j * CPU_PAIR,
+                add_columns(s, &cut, s->pair0 + i + j, c, len, x, sums + j * CPU_PAIR,
                             (int64_t)n * CPU_PAIR);
         }
         ISA(gemm_finish)(s, s->pair0 + i, n, sums);
