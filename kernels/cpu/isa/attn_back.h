@@ -59,8 +59,9 @@ static inline int32_t back_first_seen(const struct kn_attn_back *p, int32_t pos)
 }
 
 void ISA(back_load_rows)(const struct back_rows *r, bool delta, struct back_scratch *x);
-// Which of k and vᵀ are wanted beside kᵀ; positions outside [lo, hi) become zeros in k. False: the
-// table has no block for one of them.
+// Which of k and vᵀ are wanted beside kᵀ, for the positions [lo, hi) of the tile; blocks with none of
+// them become zeros in k, as their terms of a chain are multiplied with 0. False: the table has no block
+// for one of the positions.
 bool ISA(back_load_keys)(const struct back_unit *u, int32_t at, int32_t lo, int32_t hi, bool k,
                          bool vt, struct back_scratch *x);
 // Scores of one tile of keys, which starts at `at`.

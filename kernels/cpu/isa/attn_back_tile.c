@@ -44,7 +44,7 @@ void ISA(back_load_rows)(const struct back_rows *r, bool delta, struct back_scra
 
 // ---- keys and values as f32
 
-static void load_k(const uint16_t *k, int32_t d, int32_t lo, int32_t hi, float *kt, float *rows) {
+static void load_k(const uint16_t *k, int32_t d, float *kt, float *rows) {
     int32_t dims = kv_dims(d);
     for (int32_t c = 0; c < d; c += V_LANES) {
         v16f v[V_LANES];
@@ -60,7 +60,7 @@ static void load_k(const uint16_t *k, int32_t d, int32_t lo, int32_t hi, float *
             continue;
         v_transpose(v);
         for (int32_t i = 0; i < V_LANES; i++)
-            v_store(rows + i * dims + c, i >= lo && i < hi ? v[i] : v_zero());
+            v_store(rows + i * dims + c, v[i]);
     }
 }
 
@@ -97,7 +97,7 @@ bool ISA(back_load_keys)(const struct back_unit *u, int32_t at, int32_t lo, int3
         if (block < 0)
             return false;
         const uint16_t *part = kv_part(p->pool, &p->shape, block, p->layer, u->head);
-        load_k(part, d, lo - pos, hi - pos, x->kt + i * KN_KV_BLOCK, k ? rows : NULL);
+        load_k(part, d, x->kt + i * KN_KV_BLOCK, k ? rows : NULL);
         if (vt)
             load_v(part + kv_v_offset(d), d, x->vt + i * KN_KV_BLOCK);
     }
