@@ -98,7 +98,7 @@ enum err eng_create(const struct eng_config *cfg, struct eng **out, struct err_i
     e->next_deadline = INT64_MAX;
     lock_init(&e->submit_lock);
     if ((err = make_lists(e, info)) || (err = make_pool(e, info)) ||
-        (err = make_forward(e, info))) {
+        (err = make_forward(e, info)) || (err = eng__adapters_init(e, info))) {
         eng_destroy(e);
         return err;
     }
@@ -113,6 +113,7 @@ void eng_destroy(struct eng *e) {
         return;
     if (e->mailbox)
         eng_stop(e);
+    eng__adapters_fini(e);
     if (e->forward)
         mdl_forward_destroy(e->forward);
     if (e->queue)
@@ -155,8 +156,9 @@ static void shut_down(struct eng *e) {
     while (e->all)
         eng__req_fail(e, e->all, ERR_DRAINING);
     eng__flush(e);
-    while (atomic_load(&e->in_flight) > 0) {
+    while (atomic_load(&e->in_flight) > 0 || e->adapters.filling) {
         mailbox_wait(e->mailbox, POLL_NS);
+        eng__adapters_turn(e);
         eng__take_messages(e);
         eng__flush(e);
     }

@@ -21,6 +21,9 @@
 
 struct eng;
 struct eng_stream;
+struct adp_registry; // adapter_registry.h
+struct adp_version;
+struct io_pool;
 
 enum { ENG_MAX_CHOICES = 128, ENG_MAX_STOP_IDS = 64 };
 
@@ -66,6 +69,11 @@ struct eng_config {
     const char *model_label;          // for metrics
     struct eng_background background; // zeros: none
     const struct mdl_hooks *hooks;    // NULL: none
+    // Adapters of requests, in max_loras slots; NULL: none, and then no `io`. Versions become resident
+    // in jobs of `io`; both outlive the engine. No other hooks then.
+    struct adp_registry *adapters;
+    struct io_pool *io;
+    int32_t max_loras;
 };
 
 enum eng_kind {
@@ -100,11 +108,14 @@ struct eng_request {
     const uint32_t
         *token_mask; // allowed tokens for every position, (vocab + 31) / 32 words, or NULL
 
-    uint64_t tenant;          // fairness domain
-    int32_t priority;         // lower runs first, as in vLLM; 0 default
-    int64_t deadline_ns;      // monotonic; INT64_MAX: none
+    uint64_t tenant;     // fairness domain
+    int32_t priority;    // lower runs first, as in vLLM; 0 default
+    int64_t deadline_ns; // monotonic; INT64_MAX: none
+    // NULL: base. Pinned by the caller while it submits; the engine pins it until the request ends, and
+    // sets the two below.
+    struct adp_version *adapter;
     uint64_t adapter_version; // 0: base
-    int32_t adapter_slot;     // -1: base
+    int32_t adapter_slot;     // -1: base; where the caller has hooks of its own, one of its slots
     uint64_t cache_salt;
 
     // Called on the engine thread after a step that put events into an empty stream, and for the

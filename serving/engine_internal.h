@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The engine's state, shared by the files that make up its thread: engine.c (life and thread),
 // engine_submit.c (requests come in), engine_step.c (the step loop), engine_results.c (tokens go
-// out), engine_lend.c (background work), sequence.c (states).
+// out), engine_lend.c (background work), engine_adapters.c (slots), sequence.c
+// (states).
 #pragma once
 #include "serving/batch_build.h"
+#include "serving/engine_adapters.h"
 #include "serving/engine_metrics.h"
 #include "serving/scheduler.h"
 #include "serving/step_cost.h"
@@ -45,6 +47,7 @@ struct eng {
     struct eng__cost cost;
     struct eng__batch batch;
     struct eng__metrics metrics;
+    struct eng__adapters adapters;
     struct kv_stats reported; // counters as they stand in the metrics
     uint64_t forwards;        // begun
     uint64_t arrivals;

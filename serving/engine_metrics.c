@@ -95,6 +95,10 @@ static void make_numbers(struct maker *k, struct eng__metrics *m) {
                 "vllm:prefix_cache_hits_total");
     m->evictions = counter(k, "graft_prefix_cache_evictions_total",
                            "Cached KV blocks that were dropped.", NULL);
+    m->adapter_loads =
+        counter(k, "graft_adapter_loads_total", "Adapter versions put into a slot.", NULL);
+    m->adapter_evictions = counter(k, "graft_adapter_evictions_total",
+                                   "Adapter versions that gave their slot to another.", NULL);
     static const struct {
         const char *own, *vllm;
     } reasons[ENG__FINISHES] = {

@@ -15,6 +15,7 @@ struct eng__metrics { // each may be NULL: updates of NULL do nothing
     struct metric *prompt_tokens, *generation_tokens, *preemptions, *rejected;
     struct metric *finished[ENG__FINISHES];
     struct metric *prefix_queries, *prefix_hits, *evictions;
+    struct metric *adapter_loads, *adapter_evictions;
     struct metric *kv_blocks_live, *kv_blocks_cached, *kv_blocks_lent;
     struct histogram *ttft, *itl, *e2e, *queue, *prefill, *decode;
     struct histogram *request_prompt, *request_generation;

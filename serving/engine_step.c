@@ -75,7 +75,15 @@ static bool make_way(struct eng *e, struct eng__seq *s, int32_t lacks) {
 
 static void admit(struct eng *e) {
     struct eng__seq *s;
-    while ((s = eng__sched_next(&e->sched)) && !still_blocked(e, s)) {
+    eng__adapters_begin(e);
+    while ((s = eng__sched_next(&e->sched))) {
+        if (!eng__adapters_ready(e, s->req)) {
+            if (s->state == ENG__QUEUED)
+                s->req->flow->held = true; // others overtake (rule 29)
+            continue;
+        }
+        if (still_blocked(e, s))
+            return;
         int32_t lacks = lacks_blocks(e, s);
         if (lacks > 0 || e->sched.places + eng__seq_width(s) > e->cfg.max_num_seqs) {
             if (make_way(e, s, lacks))
@@ -89,6 +97,8 @@ static void admit(struct eng *e) {
         enum err err = eng__seq_admit(e, s);
         if (err)
             eng__req_fail(e, s->req, err);
+        else
+            eng__adapters_admitted(e, s->req);
     }
 }
 
@@ -325,6 +335,7 @@ bool eng__turn(struct eng *e) {
     int64_t now = eng__now(e);
     atomic_store(&e->last_turn_ns, now);
     bool did = eng__take_messages(e);
+    did |= eng__adapters_turn(e);
     expire(e, now);
     admit(e);
     plan(e, now);

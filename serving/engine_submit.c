@@ -97,6 +97,8 @@ static enum err check(const struct eng *e, const struct eng_request *r, struct e
         return bad(info, "stop_token_ids", "at most 64 token ids");
     if (r->n_prompt_logprobs < -1 || r->n_prompt_logprobs > KN_MAX_TOP_LOGPROBS)
         return bad(info, "prompt_logprobs", "from 0 to 20");
+    if (r->adapter && !e->adapters.n)
+        return err_set(info, ERR_UNSUPPORTED, "model", "this engine serves no adapters");
     if (!r->wake || r->sampling.n_bias < 0)
         return bad(info, "request", "complete");
     if ((err = check_ids(e, r->prompt, r->n_prompt, "prompt", info)) ||
@@ -211,6 +213,11 @@ static enum err build(const struct eng *e, const struct eng_request *r, struct e
     q->r.score_mask = r->score_mask ? p.score_mask : NULL;
     q->r.token_mask = r->token_mask ? p.token_mask : NULL;
     q->stop_ids = p.stop_ids;
+    if (r->adapter) {
+        adp_pin(r->adapter);
+        q->r.adapter_version = adp_number(r->adapter);
+        q->r.adapter_slot = -1;
+    }
     fill_stops(q, e, r, p.bias);
     q->choices = p.choices;
     for (int32_t i = 0; i < r->n; i++)
@@ -262,6 +269,8 @@ enum err eng_submit(struct eng *e, const struct eng_request *r, struct eng_strea
         *out = &q->stream;
     lock_take(&e->submit_lock);
     if (!err && e->closed) {
+        if (r->adapter)
+            adp_unpin(r->adapter);
         eng__stream_unref(&q->stream);
         eng__stream_unref(&q->stream);
         err = ERR_ENGINE_DEAD;

@@ -111,11 +111,15 @@ void eng__sched_stop(struct eng__sched *s, struct eng__seq *q) {
     s->places -= q->places;
 }
 
-static struct eng__seq *first_ready(const struct eng__flow *f) {
+struct eng__seq *eng__flow_first(const struct eng__flow *f) {
     struct eng__seq *q = f->wait_first;
     while (q && q->req->paused) // nobody reads its events: it would only hold memory
         q = q->wait_next;
     return q;
+}
+
+static struct eng__seq *first_ready(const struct eng__flow *f) {
+    return f->held ? NULL : eng__flow_first(f);
 }
 
 // The flow whose turn it is among those with `wants`. When all are in debt, they get as many quanta

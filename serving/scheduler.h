@@ -15,6 +15,7 @@ struct eng__flow {
     struct eng__seq *wait_first, *wait_last; // by priority, then arrival
     int64_t deficit[ENG__DRR_KINDS];
     int32_t wants, granted; // of the step being planned
+    bool held;              // its adapter is not there: not admitted in this round
 };
 
 struct eng__sched {
@@ -40,6 +41,8 @@ void eng__sched_unwait(struct eng__sched *s, struct eng__seq *q);
 void eng__sched_run(struct eng__sched *s, struct eng__seq *q); // joins the running list
 void eng__sched_stop(struct eng__sched *s, struct eng__seq *q);
 
+// The first in a flow's queue that may be admitted, or NULL.
+struct eng__seq *eng__flow_first(const struct eng__flow *f);
 // The sequence to admit next, or NULL. Asking again without charging gives the same one.
 struct eng__seq *eng__sched_next(struct eng__sched *s);
 // Its flow pays for what was admitted or generated.

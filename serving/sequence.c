@@ -181,6 +181,9 @@ static void all_ended(struct eng *e, struct eng__req *q) {
     eng__sched_leave(&e->sched, q);
     eng__metrics_request(&e->metrics, q, eng__now(e));
     close_memory(e, q);
+    if (q->r.adapter)
+        adp_unpin(q->r.adapter);
+    q->r.adapter = NULL;
 }
 
 // Of several choices the request's own finish is the gravest.

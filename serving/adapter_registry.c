@@ -1,0 +1,443 @@
+// SPDX-License-Identifier: Apache-2.0
+// The life of an adapter version. The function behind each edge:
+//
+//   STAGED --adp_load--> LOADING --adp_load--> VERIFYING --adp_load--> READY
+//     any of the first three --adp_load--> FAILED
+//   READY --adp_promote--> ACTIVE --adp_promote of another--> READY
+//   ACTIVE --adp_roll_back--> ROLLED_BACK --adp_promote--> ACTIVE
+//   READY, ACTIVE, ROLLED_BACK --adp_retire, or superseded twice--> DRAINING
+//   DRAINING --the last adp_unpin, or at once--> RETIRED
+//
+// Invariants
+// 1. A number belongs to one version for ever; what it holds never changes (its digest says so).
+// 2. Of a name at most one version is ACTIVE, and it is the one that names[].active points to.
+// 3. Pins exist in READY, ACTIVE, ROLLED_BACK and DRAINING only; only the first three get new ones.
+// 4. A version's memory lives while refs > 0; the list has one, so pins need none.
+#include "serving/adapter_registry.h"
+#include "base/mem.h"
+#include "serving/adapter_registry_internal.h"
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define EDGE(s) (1u << ADP_##s)
+static const unsigned edges[ADP_STATES] = {
+    [ADP_STAGED] = EDGE(LOADING) | EDGE(FAILED),
+    [ADP_LOADING] = EDGE(VERIFYING) | EDGE(FAILED),
+    [ADP_VERIFYING] = EDGE(READY) | EDGE(FAILED),
+    [ADP_READY] = EDGE(ACTIVE) | EDGE(DRAINING),
+    [ADP_ACTIVE] = EDGE(READY) | EDGE(ROLLED_BACK) | EDGE(DRAINING),
+    [ADP_DRAINING] = EDGE(RETIRED),
+    [ADP_ROLLED_BACK] = EDGE(ACTIVE) | EDGE(DRAINING),
+};
+
+const char *adp_state_name(enum adp_state s) {
+    static const char *const names[ADP_STATES] = {
+        [ADP_STAGED] = "staged",   [ADP_LOADING] = "loading", [ADP_VERIFYING] = "verifying",
+        [ADP_READY] = "ready",     [ADP_ACTIVE] = "active",   [ADP_DRAINING] = "draining",
+        [ADP_RETIRED] = "retired", [ADP_FAILED] = "failed",   [ADP_ROLLED_BACK] = "rolled_back",
+    };
+    return names[s];
+}
+
+bool adp_edge_is_legal(enum adp_state from, enum adp_state to) {
+    return edges[from] >> to & 1;
+}
+
+static bool serves(const struct adp_version *v) {
+    return v->state == ADP_READY || v->state == ADP_ACTIVE || v->state == ADP_ROLLED_BACK;
+}
+
+// ---- life
+
+enum err adp_create(const struct adp_config *cfg, struct adp_registry **out,
+                    struct err_info *info) {
+    *out = NULL;
+    if (cfg->max_host < 1)
+        return err_set(info, ERR_INVALID, "max-cpu-loras", "max-cpu-loras must be at least 1");
+    struct adp_registry *r = mem_zalloc(sizeof *r);
+    if (!r)
+        return err_set(info, ERR_NOMEM, NULL, "out of memory for the adapters");
+    r->cfg = *cfg;
+    r->next = cfg->next_version ? cfg->next_version : 1;
+    lock_init(&r->lock);
+    *out = r;
+    return ERR_OK;
+}
+
+void adp__unref(struct adp_version *v) {
+    if (--v->refs > 0)
+        return;
+    mdl_adapter_destroy(v->host);
+    mem_free(v->path);
+    mem_free(v->source);
+    mem_free(v->reason);
+    mem_free(v);
+}
+
+void adp_destroy(struct adp_registry *r) {
+    if (!r)
+        return;
+    for (size_t i = 0; i < r->n_versions; i++) {
+        assert(r->versions[i]->refs == 1);
+        adp__unref(r->versions[i]);
+    }
+    lock_fini(&r->lock);
+    mem_free(r->versions);
+    mem_free(r->names);
+    mem_free(r->aliases);
+    mem_free(r);
+}
+
+void adp__move(struct adp_version *v, enum adp_state to) {
+    assert(adp_edge_is_legal(v->state, to));
+    v->state = to;
+}
+
+enum err adp__insert(struct adp_registry *r, struct adp_version *v) {
+    if (r->n_versions == r->cap_versions) {
+        size_t cap = r->cap_versions ? 2 * r->cap_versions : 16;
+        struct adp_version **grown = mem_realloc(r->versions, cap * sizeof(struct adp_version *));
+        if (!grown)
+            return ERR_NOMEM;
+        r->versions = grown;
+        r->cap_versions = cap;
+    }
+    size_t i = r->n_versions++;
+    for (; i > 0 && r->versions[i - 1]->number > v->number; i--)
+        r->versions[i] = r->versions[i - 1];
+    r->versions[i] = v;
+    return ERR_OK;
+}
+
+// Listings would grow for ever.
+void adp__trim_dead(struct adp_registry *r) {
+    size_t dead = 0;
+    for (size_t i = 0; i < r->n_versions; i++)
+        dead += r->versions[i]->state == ADP_RETIRED || r->versions[i]->state == ADP_FAILED;
+    for (size_t i = 0; i < r->n_versions && dead > ADP__DEAD_MAX;) {
+        struct adp_version *v = r->versions[i];
+        if (v->state != ADP_RETIRED && v->state != ADP_FAILED) {
+            i++;
+            continue;
+        }
+        memmove(r->versions + i, r->versions + i + 1,
+                (--r->n_versions - i) * sizeof(struct adp_version *));
+        dead--;
+        adp__unref(v);
+    }
+}
+
+// ---- names, under the lock
+
+static struct adp__name *find_name(struct adp_registry *r, const char *name) {
+    for (size_t i = 0; i < r->n_names; i++)
+        if (!strcmp(r->names[i].name, name))
+            return &r->names[i];
+    return NULL;
+}
+
+static struct adp_alias_info *find_alias(struct adp_registry *r, const char *alias) {
+    for (size_t i = 0; i < r->n_aliases; i++)
+        if (!strcmp(r->aliases[i].alias, alias))
+            return &r->aliases[i];
+    return NULL;
+}
+
+static struct adp_version *find_number(struct adp_registry *r, const char *name, size_t len,
+                                       uint64_t number) {
+    for (size_t i = 0; i < r->n_versions; i++) {
+        struct adp_version *v = r->versions[i];
+        if (v->number == number && strlen(v->name) == len && !memcmp(v->name, name, len))
+            return v;
+    }
+    return NULL;
+}
+
+static enum err make_name(struct adp_registry *r, const char *name, struct adp__name **out) {
+    *out = find_name(r, name);
+    if (*out)
+        return ERR_OK;
+    if (r->n_names == ADP_MAX_NAMES)
+        return ERR_LIMIT;
+    if (r->n_names == r->cap_names) {
+        size_t cap = r->cap_names ? 2 * r->cap_names : 8;
+        struct adp__name *grown = mem_realloc(r->names, cap * sizeof *grown);
+        if (!grown)
+            return ERR_NOMEM;
+        r->names = grown;
+        r->cap_names = cap;
+    }
+    *out = &r->names[r->n_names++];
+    memset(*out, 0, sizeof **out);
+    memcpy((*out)->name, name, strlen(name) + 1);
+    return ERR_OK;
+}
+
+static void drop_empty_name(struct adp_registry *r, struct adp__name *n) {
+    if (!n->active && !n->former)
+        *n = r->names[--r->n_names];
+}
+
+static struct adp_version *lookup(struct adp_registry *r, const char *name) {
+    const struct adp_alias_info *alias = find_alias(r, name);
+    if (alias)
+        name = alias->target;
+    const char *at = strrchr(name, '@');
+    if (!at) {
+        const struct adp__name *n = find_name(r, name);
+        return n ? n->active : NULL;
+    }
+    char *end;
+    if (at[1] < '1' || at[1] > '9' || strlen(at + 1) > 19)
+        return NULL;
+    uint64_t number = strtoull(at + 1, &end, 10);
+    struct adp_version *v = *end ? NULL : find_number(r, name, (size_t)(at - name), number);
+    return v && serves(v) ? v : NULL;
+}
+
+enum err adp_check_name(const struct adp_registry *r, const char *name, struct err_info *info) {
+    size_t n = strlen(name);
+    bool ok = n >= 1 && n <= ADP_NAME_MAX;
+    for (size_t i = 0; ok && i < n; i++)
+        ok = name[i] > ' ' && name[i] < 0x7f && name[i] != '@';
+    if (!ok)
+        return err_set(info, ERR_INVALID, "lora_name",
+                       "an adapter's name must be 1 to %d visible ASCII characters without '@'",
+                       (int)ADP_NAME_MAX);
+    for (size_t i = 0; i < r->cfg.n_base; i++)
+        if (!strcmp(r->cfg.base[i], name))
+            return err_set(info, ERR_INVALID, "lora_name",
+                           "`%s` is the name of the base model; an adapter needs another", name);
+    return ERR_OK;
+}
+
+// ---- promote, roll back, retire
+
+static void end_version(struct adp_version *v) {
+    struct adp_registry *r = v->reg;
+    adp__move(v, ADP_RETIRED);
+    adp__free_host(v);
+    r->retired[(r->retired_at + r->n_retired) % ADP__RETIRED_MAX] = v->number;
+    if (r->n_retired < ADP__RETIRED_MAX)
+        r->n_retired++;
+    else
+        r->retired_at = (r->retired_at + 1) % ADP__RETIRED_MAX;
+}
+
+static void drain(struct adp_version *v) {
+    adp__move(v, ADP_DRAINING);
+    if (!v->pins)
+        end_version(v);
+}
+
+static enum err no_version(const char *name, uint64_t version, struct err_info *info) {
+    return err_set(info, ERR_NOT_FOUND, "version", "the adapter `%s` has no version %llu", name,
+                   (unsigned long long)version);
+}
+
+static enum err promote(struct adp_registry *r, const char *name, uint64_t version,
+                        struct err_info *info) {
+    struct adp_version *v = find_number(r, name, strlen(name), version);
+    struct adp__name *n;
+    if (!v)
+        return no_version(name, version, info);
+    if (v->state == ADP_ACTIVE)
+        return ERR_OK;
+    if (v->state != ADP_READY && v->state != ADP_ROLLED_BACK)
+        return err_set(info, ERR_INVALID, "version", "version %llu of `%s` is %s, not ready",
+                       (unsigned long long)version, name, adp_state_name(v->state));
+    if (find_alias(r, name))
+        return err_set(info, ERR_INVALID, "name", "`%s` is an alias", name);
+    enum err e = make_name(r, name, &n);
+    if (e)
+        return err_set(info, e, NULL,
+                       e == ERR_LIMIT ? "at most %d adapters can be active"
+                                      : "out of memory for the name (of %d)",
+                       (int)ADP_MAX_NAMES);
+    struct adp_version *former = n->former;
+    if (n->active) {
+        adp__move(n->active, ADP_READY);
+        n->former = n->active;
+    }
+    n->active = v;
+    adp__move(v, ADP_ACTIVE);
+    if (n->former == v)
+        n->former = NULL;
+    if (former && former != v && former != n->former && serves(former))
+        drain(former);
+    adp__trim_dead(r);
+    return ERR_OK;
+}
+
+enum err adp_promote(struct adp_registry *r, const char *name, uint64_t version,
+                     struct err_info *info) {
+    lock_take(&r->lock);
+    enum err e = promote(r, name, version, info);
+    lock_drop(&r->lock);
+    return e;
+}
+
+enum err adp_roll_back(struct adp_registry *r, const char *name, struct err_info *info) {
+    enum err e = ERR_OK;
+    lock_take(&r->lock);
+    struct adp__name *n = find_name(r, name);
+    if (!n || !n->active) {
+        e = err_set(info, ERR_NOT_FOUND, "name", "there is no adapter `%s`", name);
+    } else if (!n->former) {
+        e = err_set(info, ERR_INVALID, "name", "`%s` has no former version to go back to", name);
+    } else {
+        adp__move(n->active, ADP_ROLLED_BACK);
+        n->active = n->former;
+        adp__move(n->active, ADP_ACTIVE);
+        n->former = NULL;
+    }
+    lock_drop(&r->lock);
+    return e;
+}
+
+enum err adp_retire(struct adp_registry *r, const char *name, uint64_t version,
+                    struct err_info *info) {
+    bool any = false;
+    lock_take(&r->lock);
+    for (size_t i = 0; i < r->n_versions; i++) {
+        struct adp_version *v = r->versions[i];
+        if (strcmp(v->name, name) || (version && v->number != version) || !serves(v))
+            continue;
+        struct adp__name *n = find_name(r, name);
+        if (n && n->active == v)
+            n->active = NULL;
+        if (n && n->former == v)
+            n->former = NULL;
+        if (n)
+            drop_empty_name(r, n);
+        drain(v);
+        any = true;
+    }
+    adp__trim_dead(r);
+    lock_drop(&r->lock);
+    if (any)
+        return ERR_OK;
+    return version ? no_version(name, version, info)
+                   : err_set(info, ERR_NOT_FOUND, "name", "there is no adapter `%s`", name);
+}
+
+static enum err set_alias(struct adp_registry *r, const char *alias, const char *target,
+                          struct err_info *info) {
+    struct adp_alias_info *a = find_alias(r, alias);
+    if (!target) {
+        if (!a)
+            return err_set(info, ERR_NOT_FOUND, "alias", "there is no alias `%s`", alias);
+        *a = r->aliases[--r->n_aliases];
+        return ERR_OK;
+    }
+    if (find_name(r, alias))
+        return err_set(info, ERR_INVALID, "alias", "`%s` is an adapter's name", alias);
+    if (strlen(target) >= sizeof a->target || find_alias(r, target) || !lookup(r, target))
+        return err_set(info, ERR_NO_MODEL, "target", "there is no adapter `%.64s`", target);
+    if (!a && r->n_aliases == ADP_MAX_NAMES)
+        return err_set(info, ERR_LIMIT, NULL, "at most %d aliases are supported",
+                       (int)ADP_MAX_NAMES);
+    if (!a && r->n_aliases == r->cap_aliases) {
+        size_t cap = r->cap_aliases ? 2 * r->cap_aliases : 4;
+        struct adp_alias_info *grown = mem_realloc(r->aliases, cap * sizeof *grown);
+        if (!grown)
+            return err_set(info, ERR_NOMEM, NULL, "out of memory for an alias");
+        r->aliases = grown;
+        r->cap_aliases = cap;
+    }
+    if (!a)
+        a = &r->aliases[r->n_aliases++];
+    memcpy(a->alias, alias, strlen(alias) + 1);
+    memcpy(a->target, target, strlen(target) + 1);
+    return ERR_OK;
+}
+
+enum err adp_alias(struct adp_registry *r, const char *alias, const char *target,
+                   struct err_info *info) {
+    enum err e = adp_check_name(r, alias, info);
+    if (e)
+        return e;
+    lock_take(&r->lock);
+    e = set_alias(r, alias, target, info);
+    lock_drop(&r->lock);
+    return e;
+}
+
+// ---- requests
+
+enum err adp_resolve(struct adp_registry *r, const char *name, struct adp_version **out,
+                     struct err_info *info) {
+    lock_take(&r->lock);
+    struct adp_version *v = lookup(r, name);
+    if (v)
+        v->pins++;
+    lock_drop(&r->lock);
+    *out = v;
+    return v ? ERR_OK
+             : err_set(info, ERR_NO_MODEL, "model", "The model `%.64s` does not exist", name);
+}
+
+bool adp_knows(struct adp_registry *r, const char *name) {
+    lock_take(&r->lock);
+    bool known = lookup(r, name);
+    lock_drop(&r->lock);
+    return known;
+}
+
+void adp_pin(struct adp_version *v) {
+    lock_take(&v->reg->lock);
+    v->pins++;
+    lock_drop(&v->reg->lock);
+}
+
+void adp_unpin(struct adp_version *v) {
+    struct adp_registry *r = v->reg;
+    lock_take(&r->lock);
+    assert(v->pins > 0);
+    if (--v->pins == 0 && v->state == ADP_DRAINING) {
+        end_version(v);
+        adp__trim_dead(r);
+    }
+    lock_drop(&r->lock);
+}
+
+void adp_hold(struct adp_version *v) {
+    lock_take(&v->reg->lock);
+    v->refs++;
+    lock_drop(&v->reg->lock);
+}
+
+void adp_release(struct adp_version *v) {
+    struct adp_registry *r = v->reg;
+    lock_take(&r->lock);
+    adp__unref(v);
+    lock_drop(&r->lock);
+}
+
+void adp_set_running(struct adp_version *v, int32_t n) {
+    atomic_store(&v->running, n);
+}
+
+size_t adp_take_retired(struct adp_registry *r, uint64_t *out, size_t cap) {
+    size_t n = 0;
+    lock_take(&r->lock);
+    for (; n < cap && r->n_retired; n++, r->n_retired--) {
+        out[n] = r->retired[r->retired_at];
+        r->retired_at = (r->retired_at + 1) % ADP__RETIRED_MAX;
+    }
+    lock_drop(&r->lock);
+    return n;
+}
+
+uint64_t adp_number(const struct adp_version *v) {
+    return v->number;
+}
+
+const char *adp_name(const struct adp_version *v) {
+    return v->name;
+}
+
+const char *adp_digest(const struct adp_version *v) {
+    return v->digest;
+}

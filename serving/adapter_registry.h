@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+// Adapters by name. A name stands for an immutable version: what was read once, with a number that is
+// never used again. A request resolves a name once, at its beginning, and pins the version until its
+// end; `name@number` addresses one version. Versions go through the states of adapter_registry.c.
+//
+// A small lock of base/ guards everything here; it is never held while a file is read. Any thread may
+// call; what reads files says so, and is not for the engine thread or an event loop. The engine makes
+// versions resident by itself (engine_adapters.c).
+//
+//   adp_load -> adp_promote -> adp_resolve ... adp_unpin -> adp_retire
+#pragma once
+#include "base/log.h"
+#include "model/adapter.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum adp_state {
+    ADP_STAGED,
+    ADP_LOADING,
+    ADP_VERIFYING,
+    ADP_READY,  // may be promoted; name@number reaches it
+    ADP_ACTIVE, // what its name stands for
+    ADP_DRAINING,
+    ADP_RETIRED,
+    ADP_FAILED,
+    ADP_ROLLED_BACK,
+    ADP_STATES
+};
+const char *adp_state_name(enum adp_state s); // "staged"
+bool adp_edge_is_legal(enum adp_state from, enum adp_state to);
+
+enum { ADP_NAME_MAX = 128, ADP_PATH_MAX = 1024, ADP_MAX_NAMES = 4096 };
+
+struct adp_registry;
+struct adp_version; // ended by the registry once nobody holds it
+
+struct adp_config {
+    const struct mdl_config *model;
+    int32_t max_rank; // 0: what the kernels allow
+    int32_t max_host; // versions whose matrices are kept in host memory; the rest is read again
+    uint64_t next_version;   // the first number to give; 0: 1
+    const char *const *base; // names that the base has: no adapter may take one
+    size_t n_base;
+    const struct log *log; // NULL: silent
+};
+enum err adp_create(const struct adp_config *cfg, struct adp_registry **out, struct err_info *info);
+void adp_destroy(struct adp_registry *r); // nobody holds a version any more; NULL is legal
+
+// Names are 1 to 128 visible ASCII characters without '@', and not one of the base's.
+enum err adp_check_name(const struct adp_registry *r, const char *name, struct err_info *info);
+
+// Reads and checks the folder as a new version of `name`, which ends READY, or FAILED with the
+// reason. `source` is what listings show. `version` 0: the next number; else one that an earlier
+// process gave, with the digest it had then ("": any). Reads files. *out is held until adp_release.
+struct adp_origin {
+    const char *path, *source;
+    uint64_t version;
+    const char *digest;
+};
+enum err adp_load(struct adp_registry *r, const char *name, const struct adp_origin *from,
+                  struct adp_version **out, struct err_info *info);
+// From now on the version is read again from this folder.
+enum err adp_set_path(struct adp_version *v, const char *path);
+// Ends what adp_load or adp_hold began; the registry keeps the version as long as its state says.
+void adp_release(struct adp_version *v);
+
+// The name stands for this version from now on; the one before is kept to be rolled back to, and the
+// one before that is retired.
+enum err adp_promote(struct adp_registry *r, const char *name, uint64_t version,
+                     struct err_info *info);
+// The former version at once; the active one becomes ROLLED_BACK.
+enum err adp_roll_back(struct adp_registry *r, const char *name, struct err_info *info);
+// The version takes no new requests, and goes when none holds it. version 0: all of the name.
+enum err adp_retire(struct adp_registry *r, const char *name, uint64_t version,
+                    struct err_info *info);
+// A second name; `target` is a name or name@number. NULL takes the alias away.
+enum err adp_alias(struct adp_registry *r, const char *alias, const char *target,
+                   struct err_info *info);
+
+// A name, an alias or name@number; pins. ERR_NO_MODEL.
+enum err adp_resolve(struct adp_registry *r, const char *name, struct adp_version **out,
+                     struct err_info *info);
+bool adp_knows(struct adp_registry *r, const char *name); // whether adp_resolve would succeed
+void adp_pin(struct adp_version *v);                      // of one that the caller has pinned
+void adp_unpin(struct adp_version *v);
+
+// Immutable parts.
+uint64_t adp_number(const struct adp_version *v);
+const char *adp_name(const struct adp_version *v);
+const char *adp_digest(const struct adp_version *v); // SHA-256 of the matrices and scales
+
+// The matrices, read again if host memory gave them up; what they are must be what they were. Reads
+// files. Until adp_host_drop.
+enum err adp_host_take(struct adp_version *v, const struct mdl_adapter **out,
+                       struct err_info *info);
+void adp_host_drop(struct adp_version *v);
+
+// For the engine. Holds a version's memory without pinning it.
+void adp_hold(struct adp_version *v);
+// How many sequences run on it, for listings.
+void adp_set_running(struct adp_version *v, int32_t n);
+// Numbers of versions that were retired since the last call, up to `cap`.
+size_t adp_take_retired(struct adp_registry *r, uint64_t *out, size_t cap);
+
+// ---- what is there
+
+struct adp_info {
+    uint64_t version;
+    char name[ADP_NAME_MAX + 1];
+    char source[ADP_PATH_MAX], path[ADP_PATH_MAX];
+    char digest[65], base[256], reason[512];
+    enum adp_state state;
+    bool active, former, in_host_memory;
+    int32_t pins, running, max_r; // requests that hold it; sequences that run
+    int64_t created;              // Unix seconds
+};
+// Calls `each` for every version, in the order of their numbers; retired ones are forgotten after a
+// while. `each` gets a copy and may call anything. ERR_NOMEM.
+enum err adp_list(struct adp_registry *r, void (*each)(void *arg, const struct adp_info *i),
+                  void *arg);
+struct adp_alias_info {
+    char alias[ADP_NAME_MAX + 1], target[ADP_NAME_MAX + 32];
+};
+enum err adp_aliases(struct adp_registry *r,
+                     void (*each)(void *arg, const struct adp_alias_info *i), void *arg);
+// The number that the next version will have.
+uint64_t adp_next_number(struct adp_registry *r);

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// The registry's state, shared by adapter_registry.c (states, names), adapter_versions.c (reading,
+// host memory) and adapter_list.c (listings).
+#pragma once
+#include "base/thread.h"
+#include "serving/adapter_registry.h"
+#include <stdatomic.h>
+
+enum {
+    ADP__DEAD_MAX = 64,     // retired and failed versions that are still listed
+    ADP__RETIRED_MAX = 256, // that the engine was not told of yet
+};
+
+struct adp_version {
+    struct adp_registry *reg;
+    uint64_t number;
+    int64_t created;
+    char name[ADP_NAME_MAX + 1];
+    char digest[65];
+    char base[256];
+    char *source;
+    int32_t max_r;
+    _Atomic int32_t running;
+    // The rest is guarded by the registry's lock.
+    char *path;
+    enum adp_state state;
+    char *reason; // of FAILED; NULL: out of memory for it
+    int32_t refs; // of this memory: the registry's list, engine slots, whoever loads it
+    int32_t pins; // requests
+    struct mdl_adapter *host;
+    int32_t host_users;
+    uint64_t host_used; // tick of the last use
+};
+
+struct adp__name {
+    char name[ADP_NAME_MAX + 1];
+    struct adp_version *active, *former; // NULL: none
+};
+
+struct adp_registry {
+    struct adp_config cfg;
+    struct lock lock;
+    uint64_t next, ticks;
+    struct adp_version **versions; // [n_versions], by number
+    size_t n_versions, cap_versions;
+    struct adp__name *names;
+    size_t n_names, cap_names;
+    struct adp_alias_info *aliases;
+    size_t n_aliases, cap_aliases;
+    uint64_t retired[ADP__RETIRED_MAX]; // a ring; an older number that is overwritten costs cache
+    size_t retired_at, n_retired;       // space until its blocks age, nothing else
+};
+
+// With the lock held.
+void adp__move(struct adp_version *v, enum adp_state to);
+void adp__unref(struct adp_version *v);
+enum err adp__insert(struct adp_registry *r, struct adp_version *v);
+void adp__trim_dead(struct adp_registry *r);
+void adp__trim_host(struct adp_registry *r);
+void adp__free_host(struct adp_version *v); // unless somebody reads it

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+// A version's content: reading and checking it, its digest, host memory that is given up, least
+// recently used first, and read again.
+#include "base/clock.h"
+#include "base/hash.h"
+#include "base/mem.h"
+#include "serving/adapter_registry_internal.h"
+#include <string.h>
+
+// ---- host memory, under the lock
+
+void adp__free_host(struct adp_version *v) {
+    if (v->host_users)
+        return;
+    mdl_adapter_destroy(v->host);
+    v->host = NULL;
+}
+
+void adp__trim_host(struct adp_registry *r) {
+    for (;;) {
+        int32_t n = 0;
+        struct adp_version *oldest = NULL;
+        for (size_t i = 0; i < r->n_versions; i++) {
+            struct adp_version *v = r->versions[i];
+            n += v->host != NULL;
+            if (v->host && !v->host_users && (!oldest || v->host_used < oldest->host_used))
+                oldest = v;
+        }
+        if (n <= r->cfg.max_host || !oldest)
+            return;
+        adp__free_host(oldest);
+    }
+}
+
+// ---- content
+
+static enum err add(struct sha256_ctx *c, const void *p, size_t n) {
+    return n ? sha256_update(c, p, n) : ERR_OK;
+}
+
+static enum err digest_module(struct sha256_ctx *c, const struct mdl_config *m, int32_t layer,
+                              enum mdl_target t, const struct mdl_adapter_module *mod) {
+    int32_t n, k;
+    mdl_target_shape(m, t, &n, &k);
+    const int32_t head[3] = {layer, (int32_t)t, mod->r};
+    size_t r = (size_t)mod->r;
+    enum err e;
+    (void)((e = add(c, head, sizeof head)) || (e = add(c, &mod->scale, sizeof mod->scale)) ||
+           (e = add(c, mod->a, r * (size_t)k * sizeof(float))) ||
+           (e = add(c, mod->b, r * (size_t)n * sizeof(float))));
+    return e;
+}
+
+static enum err digest(const struct mdl_config *m, const struct mdl_adapter *a, char out[65]) {
+    struct sha256_ctx *c = sha256_begin();
+    uint8_t sum[SHA256_BYTES];
+    if (!c)
+        return ERR_NOMEM;
+    enum err e = ERR_OK;
+    for (int32_t i = 0; i < a->n_layers && !e; i++)
+        for (int t = 0; t < MDL_TARGETS && !e; t++)
+            if (a->modules[i][t].r)
+                e = digest_module(c, m, i, (enum mdl_target)t, &a->modules[i][t]);
+    enum err ended = sha256_end(c, sum);
+    hex_encode(sum, sizeof sum, out);
+    return e ? e : ended;
+}
+
+static enum err read_checked(const struct adp_registry *r, const char *path, char sum[65],
+                             struct mdl_adapter **out, struct err_info *info) {
+    const struct mdl_adapter_limits limits = {.max_rank = r->cfg.max_rank};
+    enum err e = mdl_adapter_read(path, r->cfg.model, &limits, out, info);
+    if (e)
+        return e;
+    e = digest(r->cfg.model, *out, sum);
+    if (e) {
+        mdl_adapter_destroy(*out);
+        *out = NULL;
+        return err_set(info, e, NULL, "out of memory for an adapter's digest");
+    }
+    return ERR_OK;
+}
+
+// ---- loading
+
+static struct adp_version *new_version(struct adp_registry *r, const char *name,
+                                       const struct adp_origin *from) {
+    struct adp_version *v = mem_zalloc(sizeof *v);
+    if (!v)
+        return NULL;
+    v->reg = r;
+    v->refs = 1;
+    v->state = ADP_STAGED;
+    v->created = clock_wall_ns(&clock_system) / 1000000000;
+    memcpy(v->name, name, strlen(name) + 1);
+    v->path = mem_strdup(from->path);
+    v->source = mem_strdup(from->source ? from->source : from->path);
+    if (!v->path || !v->source) {
+        adp__unref(v);
+        return NULL;
+    }
+    return v;
+}
+
+static enum err stage(struct adp_registry *r, const char *name, const struct adp_origin *from,
+                      struct adp_version **out, struct err_info *info) {
+    enum err e = adp_check_name(r, name, info);
+    if (e)
+        return e;
+    if (strlen(from->path) >= ADP_PATH_MAX ||
+        (from->source && strlen(from->source) >= ADP_PATH_MAX))
+        return err_set(info, ERR_INVALID, "lora_path", "lora_path is longer than %d bytes",
+                       ADP_PATH_MAX - 1);
+    struct adp_version *v = new_version(r, name, from);
+    if (!v)
+        return err_set(info, ERR_NOMEM, NULL, "out of memory for an adapter");
+    lock_take(&r->lock);
+    v->number = from->version ? from->version : r->next;
+    e = adp__insert(r, v);
+    if (!e) {
+        if (v->number >= r->next)
+            r->next = v->number + 1;
+        v->refs++; // the loader's, beside the list's
+        adp__trim_dead(r);
+    } else {
+        adp__unref(v);
+    }
+    lock_drop(&r->lock);
+    if (e)
+        return err_set(info, e, NULL, "out of memory for an adapter");
+    *out = v;
+    return ERR_OK;
+}
+
+static void set_state(struct adp_version *v, enum adp_state to) {
+    lock_take(&v->reg->lock);
+    adp__move(v, to);
+    lock_drop(&v->reg->lock);
+}
+
+static enum err fail(struct adp_version *v, enum err e, const struct err_info *info) {
+    lock_take(&v->reg->lock);
+    adp__move(v, ADP_FAILED);
+    v->reason = mem_strdup(info->message[0] ? info->message : err_text(e));
+    lock_drop(&v->reg->lock);
+    if (v->reg->cfg.log)
+        log_write(v->reg->cfg.log, LOG_WARN, "adapter %s@%llu: %s", v->name,
+                  (unsigned long long)v->number, info->message);
+    return e;
+}
+
+enum err adp_load(struct adp_registry *r, const char *name, const struct adp_origin *from,
+                  struct adp_version **out, struct err_info *info) {
+    struct adp_version *v = NULL;
+    struct mdl_adapter *a = NULL;
+    struct err_info own = {0};
+    if (!info)
+        info = &own;
+    *out = NULL;
+    enum err e = stage(r, name, from, &v, info);
+    if (e || !v)
+        return e;
+    set_state(v, ADP_LOADING);
+    char sum[65];
+    e = read_checked(r, from->path, sum, &a, info);
+    if (!e) {
+        set_state(v, ADP_VERIFYING);
+        if (from->digest && from->digest[0] && strcmp(from->digest, sum)) {
+            mdl_adapter_destroy(a);
+            e = err_set(info, ERR_FORMAT, NULL, "its content is not what it was (SHA-256 %s)", sum);
+        }
+    }
+    if (e) {
+        fail(v, e, info);
+        adp_release(v);
+        return e;
+    }
+    lock_take(&r->lock);
+    memcpy(v->digest, sum, sizeof sum);
+    memcpy(v->base, a->base, sizeof v->base);
+    v->max_r = a->max_r;
+    v->host = a;
+    v->host_used = ++r->ticks;
+    adp__move(v, ADP_READY);
+    adp__trim_host(r);
+    lock_drop(&r->lock);
+    *out = v;
+    return ERR_OK;
+}
+
+enum err adp_set_path(struct adp_version *v, const char *path) {
+    char *copy = mem_strdup(path);
+    if (!copy)
+        return ERR_NOMEM;
+    lock_take(&v->reg->lock);
+    mem_free(v->path);
+    v->path = copy;
+    lock_drop(&v->reg->lock);
+    return ERR_OK;
+}
+
+// ---- again
+
+static bool take_host(struct adp_version *v, const struct mdl_adapter **out) {
+    if (!v->host)
+        return false;
+    v->host_users++;
+    v->host_used = ++v->reg->ticks;
+    *out = v->host;
+    return true;
+}
+
+enum err adp_host_take(struct adp_version *v, const struct mdl_adapter **out,
+                       struct err_info *info) {
+    struct adp_registry *r = v->reg;
+    lock_take(&r->lock);
+    bool there = take_host(v, out);
+    char *path = there ? NULL : mem_strdup(v->path);
+    lock_drop(&r->lock);
+    if (there)
+        return ERR_OK;
+    if (!path)
+        return err_set(info, ERR_NOMEM, NULL, "out of memory for an adapter");
+    struct mdl_adapter *a;
+    char sum[65];
+    enum err e = read_checked(r, path, sum, &a, info);
+    if (!e && strcmp(sum, v->digest)) {
+        mdl_adapter_destroy(a);
+        e = err_set(info, ERR_FORMAT, NULL, "%s has changed since version %llu of `%s` was loaded",
+                    path, (unsigned long long)v->number, v->name);
+    }
+    mem_free(path);
+    if (e)
+        return e;
+    lock_take(&r->lock);
+    if (v->host)
+        mdl_adapter_destroy(a); // somebody else was faster
+    else
+        v->host = a;
+    take_host(v, out);
+    adp__trim_host(r);
+    lock_drop(&r->lock);
+    return ERR_OK;
+}
+
+void adp_host_drop(struct adp_version *v) {
+    struct adp_registry *r = v->reg;
+    lock_take(&r->lock);
+    v->host_users--;
+    if (v->state == ADP_RETIRED)
+        adp__free_host(v);
+    adp__trim_host(r);
+    lock_drop(&r->lock);
+}
