@@ -109,6 +109,8 @@ struct cpu_isa {
     cpu_run_fn lora_shrink_back, lora_dx, lora_grad;
     // isa/train_rows.c, train_step.c, attn_back.c
     cpu_run_fn xent, rmsnorm_back, swiglu_back, rope_back, scatter, grad_add, sumsq, adamw, attn_back;
+    // isa/lora.c
+    cpu_run_fn lora;
     // isa/rows.c, for weights: quantise one row of k (multiple of 32) values
     void (*quantize_row)(const float *x, int32_t k, struct cpu_q8_block *out);
 };

@@ -3,7 +3,9 @@
 // refuses becomes the queue's sticky error. The table `kn_ops_cpu` is at the end.
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/kv.h"
+#include "kernels/cpu/lora_layout.h"
 #include "kernels/cpu/ops_internal.h"
+#include "kernels/cpu/ops_lora.h"
 #include "kernels/cpu/ops_train.h"
 #include "kernels/cpu/weight.h"
 
@@ -219,6 +221,10 @@ const struct kn_ops kn_ops_cpu = {
     .gather = op_gather,
     .kv_copy = op_kv_copy,
     .sample = op_sample,
+    .lora_bytes = cpu_lora_bytes,
+    .lora_pack = cpu_lora_pack,
+    .lora_unpack = cpu_lora_unpack,
+    .lora = cpu_op_lora,
     .lora_shrink_back = cpu_op_lora_shrink_back,
     .lora_dx = cpu_op_lora_dx,
     .lora_grad = cpu_op_lora_grad,

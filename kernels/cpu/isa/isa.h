@@ -46,5 +46,7 @@ void ISA(cpu_sumsq)(const void *params, struct cpu_task *t);
 void ISA(cpu_adamw)(const void *params, struct cpu_task *t);
 // attn_back.c
 void ISA(cpu_attn_back)(const void *params, struct cpu_task *t);
+// lora.c
+void ISA(cpu_lora)(const void *params, struct cpu_task *t);
 // sample.c
 void ISA(cpu_sample)(const void *params, struct cpu_task *t);

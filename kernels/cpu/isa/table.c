@@ -31,6 +31,7 @@ const struct cpu_isa ISA(cpu_isa) = {
     .sumsq = ISA(cpu_sumsq),
     .adamw = ISA(cpu_adamw),
     .attn_back = ISA(cpu_attn_back),
+    .lora = ISA(cpu_lora),
     .sample = ISA(cpu_sample),
     .quantize_row = ISA(cpu_quantize_row),
 };

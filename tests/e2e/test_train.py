@@ -1,0 +1,132 @@
+"""`graft train`: from a JSONL file to an adapter; killed and resumed with the same bits; what it refuses."""
+import csv
+import hashlib
+import json
+import os
+import shutil
+import signal
+import struct
+import subprocess
+import tempfile
+import time
+import unittest
+
+from server import BIN, TINY
+
+
+class Train(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.mkdtemp(prefix="graft-train-")
+        self.data = self.write("data.jsonl", [self.chat(f"What is {i}?", f"It is {i * i}.") for i in range(30)])
+        self.validation = self.write("valid.jsonl", [self.chat(f"Say {i}", f"{i}") for i in range(5)])
+
+    def tearDown(self):
+        shutil.rmtree(self.folder)
+
+    @staticmethod
+    def chat(question, answer):
+        return {"messages": [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]}
+
+    def write(self, name, lines):
+        path = os.path.join(self.folder, name)
+        with open(path, "w", encoding="utf-8") as f:
+            f.writelines(json.dumps(x) + "\n" for x in lines)
+        return path
+
+    def command(self, output, *options):
+        return [BIN, "train", "--model", TINY, "--data", self.data, "--validation", self.validation, "--output", output,
+                "--epochs", "6", "--batch-size", "3", "--learning-rate", "1e-3", "--lora-r", "8", "--lora-dropout",
+                "0.1", "--save-steps", "7", "--eval-steps", "20", "--cache-dir", self.folder, *options]
+
+    def train(self, name, *options):
+        output = os.path.join(self.folder, name)
+        return output, subprocess.run(self.command(output, *options), capture_output=True, text=True)
+
+    @staticmethod
+    def digest(path):
+        with open(path, "rb") as f:
+            return hashlib.sha256(f.read()).hexdigest()
+
+    def outcome(self, output):
+        last = os.path.join(output, "checkpoints/step-60")
+        return [self.digest(os.path.join(output, "adapter/adapter_model.safetensors"))] + [
+            self.digest(os.path.join(last, f)) for f in ("adapter_model.safetensors", "optimizer.safetensors",
+                                                         "trainer_state.json")]
+
+    def test_run(self):
+        output, r = self.train("out")
+        self.assertEqual(r.returncode, 0, r.stderr)
+        for f in ("loss.svg", "metrics.csv", "adapter/adapter_config.json"):
+            self.assertTrue(os.path.getsize(os.path.join(output, f)), f)
+        with open(os.path.join(output, "metrics.csv"), encoding="utf-8") as f:
+            rows = list(csv.DictReader(f))
+        self.assertEqual([int(x["step"]) for x in rows], list(range(1, 61)))
+        self.assertLess(float(rows[-1]["train_loss"]), float(rows[0]["train_loss"]) - 0.5)
+        self.assertEqual([int(x["step"]) for x in rows if x["valid_loss"]], [20, 40, 60])
+        self.assertEqual(sorted(os.listdir(os.path.join(output, "checkpoints"))), ["step-56", "step-60"])
+        with open(os.path.join(output, "adapter/adapter_config.json"), encoding="utf-8") as f:
+            self.assertEqual(json.load(f)["r"], 8)
+        with open(os.path.join(output, "adapter/adapter_model.safetensors"), "rb") as f:
+            header = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
+        self.assertEqual(len([k for k in header if k != "__metadata__"]), 2 * 7 * 2)
+        # The same command is refused, and with --resume has nothing left to do.
+        before = self.outcome(output)
+        _, r = self.train("out")
+        self.assertEqual(r.returncode, 1)
+        self.assertIn("--resume", r.stderr)
+        _, r = self.train("out", "--resume")
+        self.assertEqual(r.returncode, 0, r.stderr)
+        self.assertEqual(self.outcome(output), before)
+        # Other hyperparameters are another run.
+        _, r = self.train("out", "--resume", "--learning-rate", "5e-4")
+        self.assertEqual(r.returncode, 1)
+        self.assertIn("learning_rate", r.stderr)
+
+    def test_killed(self):
+        whole, r = self.train("whole")
+        self.assertEqual(r.returncode, 0, r.stderr)
+        output, kills, resume = os.path.join(self.folder, "killed"), 0, []
+        for i in range(200):
+            p = subprocess.Popen(self.command(output, *resume), stderr=subprocess.PIPE, text=True)
+            for line in p.stderr:
+                if line.startswith("step ") or "trainable" in line:
+                    break
+            time.sleep(0.02 * (i % 5))
+            p.send_signal(signal.SIGINT if i % 3 == 2 else signal.SIGKILL)
+            text = p.stderr.read()
+            code = p.wait()
+            p.stderr.close()
+            if code == 0:
+                break
+            self.assertIn(code, (-signal.SIGKILL, 3), text)
+            kills += 1
+            # Before the first checkpoint a run begins anew.
+            there = os.path.isdir(os.path.join(output, "checkpoints")) and any(
+                x.startswith("step-") for x in os.listdir(os.path.join(output, "checkpoints")))
+            resume = ["--resume"] if there else []
+            if not there:
+                shutil.rmtree(output, ignore_errors=True)
+            if kills == 12:
+                r = subprocess.run(self.command(output, *resume), capture_output=True, text=True)
+                self.assertEqual(r.returncode, 0, r.stderr)
+                break
+        self.assertGreater(kills, 1)
+        self.assertEqual(self.outcome(output), self.outcome(whole))
+
+    def test_refusals(self):
+        for options, said in ((["--lora-r", "300"], "lora-r"), (["--target-modules", "w_proj"], "q_proj"),
+                              (["--max-seq-length", "100000"], "context"), (["--method", "ppo"], "method")):
+            _, r = self.train("refused", *options)
+            self.assertNotEqual(r.returncode, 0)
+            self.assertIn(said, r.stderr)
+            shutil.rmtree(os.path.join(self.folder, "refused"), ignore_errors=True)
+        self.data = self.write("bad.jsonl", [self.chat("a", "b"), {"messages": [{"role": "king", "content": "x"}]}])
+        _, r = self.train("refused")
+        self.assertEqual(r.returncode, 1)
+        self.assertIn("line 2", r.stderr)
+        self.assertEqual(subprocess.run([BIN, "train"], capture_output=True).returncode, 2)
+        self.assertEqual(subprocess.run([BIN, "train", "--help"], capture_output=True).returncode, 0)
+
+
+if __name__ == "__main__":
+    unittest.main()

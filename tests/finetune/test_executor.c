@@ -1,0 +1,337 @@
+// SPDX-License-Identifier: Apache-2.0
+// The executor: twenty steps against PyTorch; the same bits by its own thread and by one that lends
+// time and memory and takes them back; order of rows; stopping.
+#include "base/mem.h"
+#include "base/thread.h"
+#include "finetune/executor.h"
+#include "tests/finetune/train_fixture.h"
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+enum { EXPONENT = 40, ALL_TARGETS = (1 << MDL_TARGETS) - 1 };
+
+static void check(enum err e, const struct err_info *info) {
+    if (e)
+        fail_msg("%s: %s", err_name(e), info->message);
+}
+
+static struct ft_exec_config config_of(const struct fx *x, bool keep) {
+    return (struct ft_exec_config){.weights = x->weights,
+                                   .lora = {.targets = ALL_TARGETS, .r = 4, .alpha = 8},
+                                   .limits = {TF_TOKENS, TF_SEQS, keep},
+                                   .clock = &clock_system};
+}
+
+// ---- twenty steps
+
+struct walk {
+    struct ft_exec *x;
+    const struct tf_golden *g;
+    int32_t first;  // row
+    bool backwards; // rows in the other order
+};
+
+static int64_t one_step(const struct walk *w, int32_t step, double *loss, double *norm) {
+    const struct tf_golden *g = w->g;
+    struct err_info info = {0};
+    double sum = 0;
+    int64_t targets = 0;
+    for (int32_t i = w->first; i < g->n_rows; i++) {
+        struct lora_row row = tf_lora_row(&g->rows[w->backwards ? g->n_rows - 1 - i : i], EXPONENT);
+        struct lora_row_result res;
+        check(ft_exec_unit(w->x, &row, &res, &info), &info);
+        assert_true(res.finite && !res.overflow);
+        sum += res.loss;
+        targets += res.targets;
+    }
+    struct ft_step s = {.divisor = (double)targets,
+                        .max_grad_norm = g->max_norm,
+                        .lr = g->lr,
+                        .beta1 = g->beta1,
+                        .beta2 = g->beta2,
+                        .eps = g->eps,
+                        .decay = g->decay,
+                        .t = step + 1,
+                        .exponent = EXPONENT};
+    struct ft_step_result res;
+    check(ft_exec_step(w->x, &s, &res, &info), &info);
+    assert_true(res.clip <= 1 && res.largest > 0);
+    *loss = sum / (double)targets;
+    *norm = res.grad_norm;
+    return targets;
+}
+
+static void check_curve(const char *name, double tolerance) {
+    struct fx x;
+    struct tf_golden g;
+    struct err_info info;
+    char model[64];
+    snprintf(model, sizeof model, "tests/golden/models/%s.gguf", name);
+    fx_open(&x, model, &(struct fx_options){.isa = "avx2"});
+    tf_golden_read(&g, &x.weights->config, name);
+    struct ft_exec_config cfg = config_of(&x, true);
+    struct walk w = {.g = &g, .first = g.n_rows - 1};
+    check(ft_exec_create(&cfg, &w.x, &info), &info);
+    check(ft_exec_set(w.x, g.start, NULL, NULL, &info), &info);
+    for (int32_t i = 0; i < g.steps; i++) {
+        double loss, norm;
+        one_step(&w, i, &loss, &norm);
+        if (fabs(loss - g.loss[i]) > tolerance * g.loss[i] ||
+            fabs(norm - g.norm[i]) > 200 * tolerance * g.norm[i])
+            fail_msg("%s, step %d: loss %.9g, norm %.7g where %.9g, %.7g were expected", name,
+                     i + 1, loss, norm, g.loss[i], g.norm[i]);
+    }
+    ft_exec_destroy(w.x);
+    tf_golden_fini(&g);
+    fx_close(&x);
+}
+
+static void test_curves(void **state) {
+    (void)state;
+    check_curve("f32", 1e-5);
+    check_curve("bf16", 1e-3); // a K or V that falls to the other side of its rounding
+    check_curve("q8_0", 3e-3); // and activations to int8
+    check_curve("mixed", 3e-3);
+}
+
+// ---- results of one way to run, to be compared
+
+struct outcome {
+    float *w, *m, *v;
+    size_t n;
+    double loss[3], norm[3];
+};
+
+static void take(struct ft_exec *x, const struct mdl_config *c, struct outcome *o) {
+    struct mdl_adapter *a[3];
+    struct err_info info;
+    for (int i = 0; i < 3; i++)
+        check(mdl_adapter_create(c, ALL_TARGETS, 4, 8, false, &a[i], &info), &info);
+    check(ft_exec_get(x, a[0], a[1], a[2], &info), &info);
+    float **const to[3] = {&o->w, &o->m, &o->v};
+    o->n = a[0]->values * sizeof(float);
+    for (int i = 0; i < 3; i++) {
+        *to[i] = mem_dup(a[i]->memory, o->n);
+        assert_non_null(*to[i]);
+        mdl_adapter_destroy(a[i]);
+    }
+}
+
+static void assert_same(const struct outcome *a, const struct outcome *b) {
+    assert_int_equal(a->n, b->n);
+    assert_memory_equal(a->w, b->w, a->n);
+    assert_memory_equal(a->m, b->m, a->n);
+    assert_memory_equal(a->v, b->v, a->n);
+    assert_memory_equal(a->norm, b->norm, sizeof a->norm);
+}
+
+static void drop(struct outcome *o) {
+    mem_free(o->w);
+    mem_free(o->m);
+    mem_free(o->v);
+}
+
+static void three_steps(const struct walk *w, const struct mdl_config *c, struct outcome *o) {
+    struct err_info info;
+    check(ft_exec_set(w->x, w->g->start, NULL, NULL, &info), &info);
+    check(ft_exec_clear(w->x, &info), &info);
+    for (int32_t i = 0; i < 3; i++)
+        one_step(w, i, &o->loss[i], &o->norm[i]);
+    take(w->x, c, o);
+}
+
+static void test_order(void **state) {
+    (void)state;
+    struct fx x;
+    struct tf_golden g;
+    struct err_info info;
+    struct outcome a, b;
+    fx_open(&x, "tests/golden/models/q8_0.gguf", &(struct fx_options){0});
+    tf_golden_read(&g, &x.weights->config, "q8_0");
+    struct ft_exec_config cfg = config_of(&x, true);
+    struct walk w = {.g = &g};
+    check(ft_exec_create(&cfg, &w.x, &info), &info);
+    three_steps(&w, &x.weights->config, &a);
+    w.backwards = true;
+    three_steps(&w, &x.weights->config, &b);
+    assert_same(&a, &b);
+    drop(&a);
+    drop(&b);
+    // What is set is what one gets.
+    struct mdl_adapter *back;
+    check(mdl_adapter_create(&x.weights->config, ALL_TARGETS, 4, 8, false, &back, &info), &info);
+    check(ft_exec_set(w.x, g.start, g.gradient, g.start, &info), &info);
+    check(ft_exec_get(w.x, NULL, back, NULL, &info), &info);
+    assert_memory_equal(back->memory, g.gradient->memory, back->values * sizeof(float));
+    mdl_adapter_destroy(back);
+    ft_exec_destroy(w.x);
+    tf_golden_fini(&g);
+    fx_close(&x);
+}
+
+// ---- a thread that owns the queue, lends a range and takes it back as it likes
+
+struct lender {
+    struct fx *x;
+    struct ft_exec *exec;
+    kn_addr range;
+    size_t bytes, lent;
+    uint64_t seed;
+    _Atomic bool quit, work;
+    int refused, taken_back;
+};
+
+static uint64_t draw(struct lender *l) {
+    l->seed = l->seed * 6364136223846793005u + 1442695040888963407u;
+    return l->seed >> 33;
+}
+
+static size_t borrow(void *arg, size_t bytes, kn_addr *at) {
+    struct lender *l = arg;
+    if (draw(l) % 3 == 0)
+        l->refused++;
+    else if (bytes <= l->bytes - l->lent)
+        l->lent += bytes;
+    else
+        l->lent = l->bytes;
+    *at = l->range + (l->bytes - l->lent);
+    return l->lent;
+}
+
+static void give(void *arg, size_t keep) {
+    struct lender *l = arg;
+    keep = (keep + 4095) & ~(size_t)4095;
+    if (keep >= l->lent)
+        return;
+    // Serving writes its own numbers there.
+    memset((void *)(l->range + (l->bytes - l->lent)), 0x40, l->lent - keep);
+    l->lent = keep;
+}
+
+static void wake(void *arg) {
+    atomic_store(&((struct lender *)arg)->work, true);
+}
+
+static void *lend(void *arg) {
+    struct lender *l = arg;
+    while (!atomic_load(&l->quit)) {
+        if (!ft_exec_run(l->exec, (int64_t)(draw(l) % 60)) && !atomic_exchange(&l->work, false))
+            usleep(200);
+        if (draw(l) % 8 == 0) {
+            l->taken_back++;
+            ft_exec_give_back(l->exec, draw(l) % 2 ? l->lent : l->lent / 8);
+        }
+    }
+    return NULL;
+}
+
+static void test_lender(void **state) {
+    (void)state;
+    struct fx x;
+    struct tf_golden g;
+    struct err_info info;
+    struct outcome a, b;
+    fx_open(&x, "tests/golden/models/bf16.gguf", &(struct fx_options){0});
+    tf_golden_read(&g, &x.weights->config, "bf16");
+    struct ft_exec_config cfg = config_of(&x, true);
+    struct walk w = {.g = &g};
+    check(ft_exec_create(&cfg, &w.x, &info), &info);
+    three_steps(&w, &x.weights->config, &a);
+    ft_exec_destroy(w.x);
+
+    struct lender l = {.x = &x, .bytes = 1 << 20, .seed = 5};
+    assert_int_equal(x.ops->alloc(x.device, l.bytes, &l.range), ERR_OK);
+    cfg.queue = x.queue;
+    cfg.memory = (struct ft_memory){borrow, give, &l};
+    cfg.wake = wake;
+    cfg.wake_arg = &l;
+    check(ft_exec_create(&cfg, &w.x, &info), &info);
+    l.exec = w.x;
+    struct thread t;
+    assert_int_equal(thread_start(&t, "lender", lend, &l), ERR_OK);
+    three_steps(&w, &x.weights->config, &b);
+    atomic_store(&l.quit, true);
+    thread_join(&t);
+    assert_same(&a, &b);
+    assert_true(l.refused > 0 && l.taken_back > 0);
+    drop(&a);
+    drop(&b);
+    ft_exec_destroy(w.x);
+    x.ops->free(x.device, l.range, l.bytes);
+    tf_golden_fini(&g);
+    fx_close(&x);
+}
+
+// ---- stop
+
+static void *stop_soon(void *arg) {
+    usleep(3000);
+    ft_exec_stop(arg);
+    return NULL;
+}
+
+static void test_stop(void **state) {
+    (void)state;
+    struct fx x;
+    struct tf_golden g;
+    struct err_info info;
+    fx_open(&x, "tests/golden/models/f32.gguf", &(struct fx_options){0});
+    tf_golden_read(&g, &x.weights->config, "f32");
+    struct ft_exec_config cfg = config_of(&x, false);
+    struct ft_exec *exec;
+    check(ft_exec_create(&cfg, &exec, &info), &info);
+    struct thread t;
+    assert_int_equal(thread_start(&t, "stop", stop_soon, exec), ERR_OK);
+    struct lora_row row = tf_lora_row(&g.rows[0], EXPONENT);
+    struct lora_row_result res;
+    enum err e;
+    while (!(e = ft_exec_unit(exec, &row, &res, &info)))
+        ;
+    assert_int_equal(e, ERR_CANCELLED);
+    assert_int_equal(ft_exec_clear(exec, &info), ERR_CANCELLED);
+    thread_join(&t);
+    ft_exec_destroy(exec);
+    tf_golden_fini(&g);
+    fx_close(&x);
+}
+
+// A row that the unit refuses ends its command alone.
+static void test_errors(void **state) {
+    (void)state;
+    struct fx x;
+    struct tf_golden g;
+    struct err_info info = {0};
+    fx_open(&x, "tests/golden/models/f32.gguf", &(struct fx_options){0});
+    tf_golden_read(&g, &x.weights->config, "f32");
+    struct ft_exec_config cfg = config_of(&x, true);
+    struct ft_exec *exec;
+    check(ft_exec_create(&cfg, &exec, &info), &info);
+    struct lora_row row = tf_lora_row(&g.rows[0], EXPONENT);
+    struct lora_row_result res;
+    row.n_tokens = TF_TOKENS + 1;
+    assert_int_equal(ft_exec_unit(exec, &row, &res, &info), ERR_LIMIT);
+    assert_non_null(strstr(info.message, "a row of"));
+    row = tf_lora_row(&g.rows[0], EXPONENT);
+    check(ft_exec_unit(exec, &row, &res, &info), &info);
+    cfg.lora.targets = 0;
+    struct ft_exec *none;
+    assert_int_not_equal(ft_exec_create(&cfg, &none, &info), ERR_OK);
+    ft_exec_destroy(exec);
+    tf_golden_fini(&g);
+    fx_close(&x);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_curves), cmocka_unit_test(test_order),  cmocka_unit_test(test_lender),
+        cmocka_unit_test(test_stop),   cmocka_unit_test(test_errors),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
