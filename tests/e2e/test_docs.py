@@ -13,7 +13,7 @@ class Docs(unittest.TestCase):
             self.assertEqual(f.read(), printed, "run: graft help --markdown > docs/options.md")
 
     def test_help(self):
-        for command in ("serve", "loadtest"):
+        for command in ("serve", "train", "loadtest"):
             r = subprocess.run([BIN, command, "--help"], capture_output=True, text=True)
             self.assertEqual(r.returncode, 0)
             self.assertIn("Usage: graft " + command, r.stdout)

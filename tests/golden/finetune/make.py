@@ -8,7 +8,8 @@ peft 0.21). Writes NAME.train beside itself for models of tests/golden/models.
 The reference is PyTorch in f64 on the dequantised weights. It rounds where the engine rounds on purpose (K and V to
 bf16; activations in front of a quantised matrix to int8 in blocks of 32), and lets the gradient pass as if it had not.
 Without that rounding it is compared here with transformers and peft.
-Rows are random, but chosen so that nothing that is rounded lies within f32 noise of a boundary.
+Rows are random, but chosen so that nothing that is rounded lies within f32 noise of a boundary; for the f32 model not
+in the twenty steps either.
 
 Format, little-endian:
     char magic[4] = "GLFT"; u32 version = 1; u32 layers, r; f32 alpha; u32 n_rows;
@@ -17,8 +18,9 @@ Format, little-endian:
     per layer, per target (q k v o gate up down): u32 n, k; f32 A[r][k], B[n][r], dA[r][k], dB[n][r]
              (gradients of the sum of all losses)
     u32 steps; f64 lr, beta1, beta2, eps, decay, max_norm; per step: f64 mean loss, gradient's norm before clipping
-             (each step over all rows)
+             (each step over the last row)
 """
+import importlib.util
 import os
 import struct
 
@@ -30,13 +32,17 @@ torch.set_default_dtype(torch.float64)
 torch.set_num_threads(1)
 HERE = os.path.dirname(os.path.abspath(__file__))
 MODELS = os.path.join(HERE, "..", "models")
+# How activations are rounded is written down once, with the models.
+SPEC = importlib.util.spec_from_file_location("models", os.path.join(HERE, "../../../scripts/make-test-models.py"))
+models = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(models)
 TARGETS = ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
            "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"]
 NAMES = {"attn_q": TARGETS[0], "attn_k": TARGETS[1], "attn_v": TARGETS[2], "attn_output": TARGETS[3],
          "ffn_gate": TARGETS[4], "ffn_up": TARGETS[5], "ffn_down": TARGETS[6],
          "attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm"}
 R, ALPHA, STEPS = 4, 8.0, 20
-ADAMW = dict(lr=2e-3, beta1=0.9, beta2=0.99, eps=1e-8, decay=0.01, max_norm=1.0)
+ADAMW = dict(lr=1e-3, beta1=0.9, beta2=0.99, eps=1e-6, decay=0.01, max_norm=1.0)
 QUANTISED = {"Q8_0", "Q4_0", "Q4_1"}
 
 
@@ -85,24 +91,19 @@ class Margin:
 
 
 def bf16(x):
-    """Straight through."""
+    """Straight through. Noise is a share of the token's largest value, also where a value is small."""
     v = x.detach().numpy().astype(np.float32)
-    low = v.view(np.uint32).astype(np.int64) & 0xFFFF
-    Margin.least = min(Margin.least, np.abs(low - 0x8000).min() / 12)
+    far = np.abs((v.view(np.uint32) & 0xFFFF).astype(np.int64) - 0x8000) * np.spacing(np.abs(v)).astype(np.float64)
+    noise = 2.5e-7 * np.abs(v).max(axis=(1, 2), keepdims=True)
+    Margin.least = min(Margin.least, (far / noise).min())
     rounded = torch.tensor(v).to(torch.bfloat16).to(torch.float64)
     return x + (rounded - x).detach()
 
 
 def q8(x):
-    v = x.detach().numpy().astype(np.float32)
-    b = v.reshape(-1, 32)
-    top = np.abs(b).max(axis=-1, keepdims=True)
-    inverse = np.divide(np.float32(127), top, where=top > 0, out=np.zeros_like(top))
-    scaled = b * inverse
-    exact = np.abs(x.detach().numpy().reshape(-1, 32)) * np.divide(127, top, where=top > 0, out=np.zeros(top.shape))
-    Margin.least = min(Margin.least, np.abs(exact % 1 - 0.5).min() / 3e-5)
-    rounded = (np.rint(scaled) * (top / np.float32(127)).astype(np.float64)).reshape(v.shape)
-    return x + (torch.tensor(rounded) - x).detach()
+    v = x.detach().numpy()
+    Margin.least = min(Margin.least, models.q8_margin(v) / 0.3)
+    return x + (torch.tensor(models.round_q8(v)) - x).detach()
 
 
 class Reference:
@@ -158,7 +159,7 @@ def sequences(rng, base):
     """Rows of sequences (ids, mask); the first token of each is never a target."""
     rows = []
     # fewer tokens where more is rounded
-    for lengths in ((7,), (4, 2, 5)) if base.quantised else ((21,), (9, 3, 14), (2, 17)):
+    for lengths in ((4,), (2, 3, 2)) if base.quantised else ((7,), (4, 2, 5), (2, 6)):
         row = []
         for n in lengths:
             mask = rng.random(n) < 0.6
@@ -230,13 +231,17 @@ def gradients(base, adapter, rows):
     return losses
 
 
-def curve(base, adapter, rows):
+def curve(base, adapter, row, margin):
+    """None: something lies too near a boundary."""
     parameters = [x for pair in adapter.values() for x in pair]
     o = torch.optim.AdamW(parameters, lr=ADAMW["lr"], betas=(ADAMW["beta1"], ADAMW["beta2"]), eps=ADAMW["eps"],
                           weight_decay=ADAMW["decay"])
     out = []
     for _ in range(STEPS):
-        losses = torch.cat([Reference(base, adapter).losses(ids, mask) for row in rows for ids, mask in row])
+        Margin.least = np.inf
+        losses = torch.cat([Reference(base, adapter).losses(ids, mask) for ids, mask in row])
+        if Margin.least < margin:
+            return None
         o.zero_grad()
         losses.mean().backward()
         norm = torch.nn.utils.clip_grad_norm_(parameters, ADAMW["max_norm"])
@@ -252,8 +257,7 @@ def f32(x):
 def make(name):
     print(name)
     base = Base(os.path.join(MODELS, name + ".gguf"))
-    best = 0
-    for seed in range(400):
+    for seed in range(20000):
         rng = np.random.default_rng(seed)
         adapter, rows = new_adapter(base, rng), sequences(rng, base)
         Margin.least = np.inf
@@ -261,13 +265,15 @@ def make(name):
             for row in rows:
                 for ids, mask in row:
                     Reference(base, adapter).losses(ids, mask)
-        if Margin.least > best:
-            best, chosen = Margin.least, seed
-        if best > 1:
+        margin = Margin.least
+        if margin < 1:
+            continue
+        steps = curve(base, adapter, rows[-1], 0.4 if name == "f32" else 0)
+        if steps:
             break
-    rng = np.random.default_rng(chosen)
+    rng = np.random.default_rng(seed)
     adapter, rows = new_adapter(base, rng), sequences(rng, base)
-    print(f"  seed {chosen}, margin {best:.2f}")
+    print(f"  seed {seed}, margin {margin:.2f}")
     compare_with_peft(base, adapter, rows)
     losses = gradients(base, adapter, rows)
     out = struct.pack("<4sIIIfI", b"GLFT", 1, base.layers, R, ALPHA, len(rows))
@@ -280,7 +286,7 @@ def make(name):
     for a, b in adapter.values():
         out += struct.pack("<II", b.shape[0], a.shape[1]) + f32(a) + f32(b) + f32(a.grad) + f32(b.grad)
     out += struct.pack("<I6d", STEPS, *ADAMW.values())
-    for loss, norm in curve(base, adapter, rows):
+    for loss, norm in steps:
         out += struct.pack("<2d", loss, norm)
     with open(os.path.join(HERE, name + ".train"), "wb") as f:
         f.write(out)
