@@ -80,10 +80,10 @@ struct ft_dataset_report {
     uint8_t digest[32]; // SHA-256 of the file
 };
 
-// Checks and tokenises `path` into `cache` (written aside, synced, renamed, its folder synced); NULL:
-// checks only. A file with bad lines gives ERR_INVALID (ERR_TEMPLATE where the first error is the
-// template's) with the first error's text and the whole report; no cache is left. Lines without a
-// supervised token are errors. ERR_IO: the file changed while it was read; ERR_CANCELLED.
+// Checks and tokenises `path` into `cache` (written aside, synced, renamed, its folder synced);
+// NULL: checks only. A file with bad lines gives ERR_INVALID (ERR_TEMPLATE where the first error
+// is the template's) with the first error's text and the whole report; no cache is left. Lines
+// without a supervised token are errors. ERR_IO: the file changed while it was read; ERR_CANCELLED.
 enum err ft_dataset_build(const char *path, const char *cache, const struct ft_dataset_opts *opts,
                           struct ft_dataset_report *report, struct err_info *info);
 // What, beside the file, decides a cache's content: a cache whose report has the file's digest and
@@ -91,9 +91,9 @@ enum err ft_dataset_build(const char *path, const char *cache, const struct ft_d
 enum err ft_dataset_key(const struct ft_dataset_opts *opts, uint8_t key[32]);
 
 struct ft_dataset;
-// A cache is checked before it is used: magic, version, sizes, checksums of trailer and index, bounds
-// of every index entry; checksum and ids of each sample as it is read. ERR_FORMAT: torn or corrupt;
-// ERR_UNSUPPORTED: of another version.
+// A cache is checked before it is used: magic, version, sizes, checksums of trailer and index,
+// bounds of every index entry; checksum and ids of each sample as it is read. ERR_FORMAT: torn or
+// corrupt; ERR_UNSUPPORTED: of another version.
 enum err ft_dataset_open(const char *cache, struct ft_dataset **out, struct err_info *info);
 void ft_dataset_close(struct ft_dataset *d);
 // As the build reported it, without errors.

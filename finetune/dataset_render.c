@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The mask comes from the text: the conversation is rendered once as a whole, and once up to each
-// supervised turn, with the generation prompt and with the turn. Both must be a prefix of the whole,
-// so that what is learnt stands behind exactly what the model will see when it is served.
+// supervised turn, with the generation prompt and with the turn. Both must be a prefix of the
+// whole, so that what is learnt stands behind exactly what the model will see when it is served.
 #include "base/mem.h"
 #include "finetune/dataset_internal.h"
 #include "model/chat_prompt.h"
@@ -268,8 +268,8 @@ static size_t token_at(const struct ft__renderer *r, size_t n, size_t byte) {
     return lo;
 }
 
-// Marks turn k, which ends at byte *end. *open: the template does not end it with a token that stops
-// the model.
+// Marks turn k, which ends at byte *end. *open: the template does not end it with a token that
+// stops the model.
 static enum err mark_turn(struct chat *c, size_t k, struct ft__seq *s, size_t *end, bool *open,
                           struct err_info *info) {
     const struct ft__renderer *r = c->r;

@@ -14,8 +14,8 @@ enum { CHAT_MAX_MESSAGES = 16384 };
 // Checks one message in place; a list of text parts as content becomes one string. `field` is what
 // errors call it ("messages[2]").
 enum err chat_message_check(json_t *message, const char *field, struct err_info *info);
-// A checked copy of a list of 1 to CHAT_MAX_MESSAGES messages; the list stays as it is. NULL or null
-// is ERR_INVALID, "field is required". *out is owned.
+// A checked copy of a list of 1 to CHAT_MAX_MESSAGES messages; the list stays as it is. NULL or
+// null is ERR_INVALID, "field is required". *out is owned.
 enum err chat_messages_copy(const json_t *messages, const char *field, json_t **out,
                             struct err_info *info);
 
