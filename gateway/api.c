@@ -33,7 +33,19 @@ enum err app_check_model(const struct app *a, const char *name, struct err_info 
 enum err api_check_model(const struct app *app, const json_t *body, struct err_info *info) {
     const char *name;
     enum err rc = api_json_str(body, "model", false, &name, NULL, info);
-    return rc || !name ? rc : app_check_model(app, name, info);
+    if (rc || !name || (app->adapters && adp_knows(app->adapters, name)))
+        return rc;
+    return app_check_model(app, name, info);
+}
+
+// An adapter's name goes on to where it is resolved: the last moment before the engine.
+static enum err take_name(const struct app *app, const json_t *body, struct arena *arena,
+                          struct gen_spec *spec, struct err_info *info) {
+    const char *name = json_string_value(json_object_get(body, "model"));
+    if (!name || !app->adapters || !app_check_model(app, name, NULL))
+        return ERR_OK;
+    spec->adapter = arena_strndup(arena, name, strlen(name));
+    return spec->adapter ? ERR_OK : err_set(info, ERR_NOMEM, NULL, "out of memory");
 }
 
 void api_generate(struct gw_request *r, struct app *app, api_read_spec read) {
@@ -47,6 +59,8 @@ void api_generate(struct gw_request *r, struct app *app, api_read_spec read) {
         rc = api_json_parse(r->body, r->body_len, &body, &info);
     if (!rc)
         rc = read(app, body, &r->arena, spec, &info);
+    if (!rc)
+        rc = take_name(app, body, &r->arena, spec, &info);
     json_decref(body);
     if (rc)
         gw_reply_error(r, &info);

@@ -24,5 +24,5 @@ typedef enum err (*api_read_spec)(const struct app *app, const json_t *body, str
                                   struct gen_spec *spec, struct err_info *info);
 void api_generate(struct gw_request *r, struct app *app, api_read_spec read);
 
-// The body's "model" against the served names; absent means the default.
+// The body's "model" against the names of base and adapters; absent means the base.
 enum err api_check_model(const struct app *app, const json_t *body, struct err_info *info);

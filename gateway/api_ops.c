@@ -56,11 +56,62 @@ void api_ready(struct gw_request *r, void *arg) {
     reply_probe(r, rc, &info, "ready");
 }
 
+struct names { // of adapters with requests
+    struct buf running, waiting, each;
+};
+
+static void list_name(struct buf *b, const char *name) {
+    if (b->len)
+        buf_putc(b, ',');
+    metrics_escape_label(b, name);
+}
+
+static void each_adapter(void *arg, const struct adp_info *i) {
+    struct names *n = arg;
+    if (!i->pins)
+        return;
+    list_name(i->running ? &n->running : &n->waiting, i->name);
+    buf_puts(&n->each, "graft_adapter_requests{adapter=\"");
+    metrics_escape_label(&n->each, i->name);
+    buf_printf(&n->each, "\",version=\"%llu\"} %d\n", (unsigned long long)i->version, i->pins);
+}
+
+// Series whose labels come and go.
+static void expose_adapters(const struct app *app, struct buf *out) {
+    struct names n;
+    buf_init(&n.running, 0);
+    buf_init(&n.waiting, 0);
+    buf_init(&n.each, 0);
+    enum err e = adp_list(app->adapters, each_adapter, &n);
+    if (e || buf_err(&n.running) || buf_err(&n.waiting) || buf_err(&n.each)) {
+        out->failed = ERR_NOMEM;
+    } else {
+        buf_puts(out, "# HELP graft_adapter_requests References that requests hold to a version.\n"
+                      "# TYPE graft_adapter_requests gauge\n");
+        if (n.each.len)
+            buf_append(out, n.each.data, n.each.len);
+        if (app->vllm_metrics)
+            buf_printf(out,
+                       "# HELP vllm:lora_requests_info Running and waiting adapters.\n"
+                       "# TYPE vllm:lora_requests_info gauge\n"
+                       "vllm:lora_requests_info{max_lora=\"%d\",waiting_lora_adapters=\"%s\","
+                       "running_lora_adapters=\"%s\"} %lld\n",
+                       (int)app->max_loras, n.waiting.len ? n.waiting.data : "",
+                       n.running.len ? n.running.data : "",
+                       (long long)(clock_wall_ns(app->clock) / 1000000000));
+    }
+    buf_fini(&n.running);
+    buf_fini(&n.waiting);
+    buf_fini(&n.each);
+}
+
 void api_metrics(struct gw_request *r, void *arg) {
     const struct app *app = arg;
     struct buf out;
     buf_init(&out, 0);
     metrics_expose(app->metrics, &out);
+    if (app_state(app) != APP_LOADING && app->adapters)
+        expose_adapters(app, &out);
     reply_buf(r, "text/plain; version=0.0.4; charset=utf-8", &out);
 }
 

@@ -9,6 +9,7 @@
 #include "model/chat_template.h"
 #include "model/config.h"
 #include "model/tokenizer.h"
+#include "serving/adapter_registry.h"
 #include "serving/engine.h"
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -19,6 +20,9 @@ enum app_state { APP_LOADING, APP_READY, APP_DRAINING };
 struct app {
     _Atomic int state; // enum app_state
     struct eng *engine;
+    struct adp_registry *adapters; // NULL: none are served (--enable-lora)
+    int32_t max_loras;
+    bool vllm_metrics;
     struct tokenizer *tokenizer;
     struct chat_template *template; // NULL: the model has none
     const struct mdl_config *config;
@@ -53,5 +57,5 @@ enum err app_check_ready(const struct app *a, struct err_info *info);
 // ERR_OK if a request may be accepted now: ready, or draining and within the time that load balancers need to
 // notice (--drain-delay).
 enum err app_check_open(const struct app *a, struct err_info *info);
-// ERR_NO_MODEL unless `name` is served.
+// ERR_NO_MODEL unless `name` is one of the base's.
 enum err app_check_model(const struct app *a, const char *name, struct err_info *info);

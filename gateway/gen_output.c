@@ -10,8 +10,8 @@ static void write_head(const struct generation *g, const char *object, struct js
     jw_kstr(w, "id", g->id);
     jw_kstr(w, "object", object);
     jw_kint(w, "created", g->created);
-    jw_kstr(w, "model", g->app->names[0]);
-    jw_kstr(w, "system_fingerprint", g->app->fingerprint);
+    jw_kstr(w, "model", g->model);
+    jw_kstr(w, "system_fingerprint", g->fingerprint);
 }
 
 struct usage {

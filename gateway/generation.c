@@ -28,6 +28,8 @@ static void gen_free(struct generation *g) {
     }
     for (int32_t i = 0; g->items && i < g->spec->n_prompts; i++)
         mem_free(g->items[i].scored);
+    if (g->adapter)
+        adp_unpin(g->adapter);
     mem_free(g->items);
     mem_free(g->choices);
     mem_free(g);
@@ -51,6 +53,9 @@ static void gen_close(struct generation *g) {
     mem_free(g->items);
     g->items = NULL;
     g->r = NULL;
+    if (g->adapter)
+        adp_unpin(g->adapter); // the engine has pins of its own
+    g->adapter = NULL;
     if (atomic_load(&g->posted))
         g->dead = true;
     else
@@ -357,6 +362,7 @@ static enum err submit(struct generation *g, struct gen_item *it, struct err_inf
         .priority = p->priority,
         .deadline_ns =
             g->app->request_timeout_ns ? g->r->received_ns + g->app->request_timeout_ns : INT64_MAX,
+        .adapter = g->adapter,
         .adapter_slot = -1,
         .cache_salt = p->cache_salt ? p->cache_salt : g->r->who.tenant,
         .wake = gen_wake,
@@ -415,6 +421,27 @@ static void begin_echo(struct generation *g) {
     }
 }
 
+// The version is chosen here, once, for all of the request.
+static enum err choose_adapter(struct generation *g, struct err_info *info) {
+    const struct app *app = g->app;
+    const char *name = g->spec->adapter;
+    snprintf(g->model, sizeof g->model, "%s", name ? name : app->names[0]);
+    snprintf(g->fingerprint, sizeof g->fingerprint, "%s", app->fingerprint);
+    if (!name)
+        return ERR_OK;
+    enum err rc = adp_resolve(app->adapters, name, &g->adapter, info);
+    if (rc)
+        return rc;
+    snprintf(g->fingerprint, sizeof g->fingerprint, "%s+%s@%llu", app->fingerprint,
+             adp_name(g->adapter), (unsigned long long)adp_number(g->adapter));
+    struct gw_access *a = g->r->access;
+    if (a) {
+        a->adapter = name; // the request's own copy: the version may go before the line is written
+        a->adapter_version = adp_number(g->adapter);
+    }
+    return ERR_OK;
+}
+
 void generation_start(struct gw_request *r, struct app *app, const struct gen_spec *spec) {
     struct generation *g = gen_create(r, app, spec);
     if (!g) {
@@ -429,6 +456,10 @@ void generation_start(struct gw_request *r, struct app *app, const struct gen_sp
     if (r->access) {
         r->access->model = app->names[0];
         r->access->stream = spec->params->stream;
+    }
+    if (choose_adapter(g, &g->error)) {
+        fail(g);
+        return;
     }
     for (int32_t i = 0; i < spec->n_prompts; i++) {
         if (submit(g, &g->items[i], &g->error)) {

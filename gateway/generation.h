@@ -20,6 +20,7 @@ struct gen_prompt {
 
 struct gen_spec { // what the API file made of the request; memory of the request's arena
     bool chat;
+    const char *adapter; // its name as the request gave it; NULL: the base
     bool echo;
     int32_t logprobs; // -1: none; else how many alternatives
     const struct gen_prompt *prompts;

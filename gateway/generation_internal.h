@@ -35,6 +35,9 @@ struct generation {
     struct gw_request *r;
     const struct gen_spec *spec;
     const struct api_params *params;
+    struct adp_version *adapter;   // pinned; NULL: the base
+    char model[ADP_NAME_MAX + 32]; // what answers name
+    char fingerprint[ADP_NAME_MAX + 96];
     struct gen_item *items;     // [spec->n_prompts]
     struct gen_choice *choices; // [n_prompts * n]; choice c of prompt p is p * n + c
     int32_t n_choices, n_ended;

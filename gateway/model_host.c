@@ -170,6 +170,9 @@ static enum err start_engine(struct model_host *h, const struct serve_options *o
         .metrics = metrics,
         .vllm_metrics = o->vllm_metrics,
         .model_label = app->names[0],
+        .adapters = h->adapters.registry,
+        .io = h->adapters.fetch,
+        .max_loras = (int32_t)o->max_loras,
     };
     enum err rc = eng_create(&cfg, &h->engine, info);
     return rc ? rc : eng_start(h->engine, info);
@@ -232,16 +235,20 @@ enum err model_host_open(struct model_host *h, const char *path, const struct se
     app->tokenizer = h->tokenizer;
     app->template = h->template;
     app->model_path = path;
-    rc = start_engine(h, o, log, metrics, app, info);
+    rc = adapter_host_open(&h->adapters, o, h->data_dir, &h->config, app, log, info);
+    if (!rc)
+        rc = start_engine(h, o, log, metrics, app, info);
     app->engine = h->engine;
     return rc;
 }
 
 void model_host_close(struct model_host *h) {
+    adapter_host_stop(&h->adapters);
     if (h->engine) {
         eng_stop(h->engine);
         eng_destroy(h->engine);
     }
+    adapter_host_close(&h->adapters);
     mdl_weights_destroy(h->weights);
     if (h->device)
         kn_ops_cpu.close(h->device);

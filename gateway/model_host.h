@@ -3,6 +3,7 @@
 // Made on the main thread while the server already answers probes.
 #pragma once
 #include "base/log.h"
+#include "gateway/adapter_host.h"
 #include "gateway/app.h"
 #include "gateway/serve_options.h"
 #include "model/digest.h"
@@ -15,6 +16,8 @@ struct model_host {
     struct mdl_weights *weights;
     struct tokenizer *tokenizer;
     struct chat_template *template;
+    struct adapter_host adapters;
+    int data_dir; // file descriptor of the data folder, -1: none; set by the caller
     struct eng *engine;
     struct mdl_config config;
     char *name; // default served name

@@ -5,6 +5,7 @@
 #include "base/mem.h"
 #include "base/thread.h"
 #include "gateway/api.h"
+#include "gateway/api_adapters.h"
 #include "gateway/api_data.h"
 #include "gateway/data_host.h"
 #include "gateway/model_host.h"
@@ -26,6 +27,7 @@ struct serve {
     struct log log, access_log;
     struct app app;
     struct model_host host;
+    struct api_adapters adapters;
     struct data_host data;
     struct gw_keys *keys;
     struct gw_route routes[MAX_ROUTES];
@@ -99,6 +101,8 @@ static void begin_drain(struct app *app) {
 static enum err open_server(struct serve *s, struct err_info *info) {
     const struct serve_options *o = &s->options;
     size_t n_routes = api_routes(&s->app, s->routes, MAX_ROUTES);
+    s->adapters = (struct api_adapters){&s->app, &s->host.adapters};
+    n_routes += api_adapters_routes(&s->adapters, s->routes + n_routes, MAX_ROUTES - n_routes);
     n_routes += api_data_routes(&s->data.api, s->routes + n_routes, MAX_ROUTES - n_routes);
     struct gw_config cfg = {
         .host = o->host,
@@ -280,7 +284,8 @@ static void close_all(struct serve *s) {
         gw_server_stop(s->app.server);
     if (s->digest_runs)
         thread_join(&s->digest_thread);
-    data_host_close(&s->data); // its last tasks still post to the loops
+    adapter_host_stop(&s->host.adapters); // its last changes are written into the data folder
+    data_host_close(&s->data);            // its last tasks still post to the loops
     model_host_close(&s->host);
     if (s->app.server)
         gw_server_destroy(s->app.server);
@@ -301,6 +306,7 @@ static void fill_app(struct serve *s) {
     a->clock = &clock_system;
     a->begin_drain = begin_drain;
     a->max_prompts = (int)s->options.max_prompts;
+    a->vllm_metrics = s->options.vllm_metrics;
 }
 
 static enum err start(struct serve *s, const char *model, struct err_info *info) {
@@ -315,9 +321,11 @@ static enum err start(struct serve *s, const char *model, struct err_info *info)
         return err_set(info, ERR_NOMEM, NULL, "out of memory");
     if ((rc = block_signals(s, info)) || (rc = open_keys(s, info)) ||
         (rc = data_host_open(&s->data, &s->options, &s->app, &s->log, info)) ||
-        (rc = open_server(s, info)) ||
-        (rc =
-             model_host_open(&s->host, model, &s->options, &s->log, s->app.metrics, &s->app, info)))
+        (rc = open_server(s, info)))
+        return rc;
+    s->host.data_dir = s->data.api.home ? s->data.home.dir.fd : -1;
+    rc = model_host_open(&s->host, model, &s->options, &s->log, s->app.metrics, &s->app, info);
+    if (rc)
         return rc;
     atomic_store_explicit(&s->app.state, APP_READY, memory_order_release);
     say_ready(s, (double)(clock_mono_ns(&clock_system) - began) * 1e-9);

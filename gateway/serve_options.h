@@ -17,6 +17,10 @@ struct serve_options {
     double prefill_stretch;
     int64_t threads;
     const char *isa;
+    // adapters
+    bool enable_lora;
+    struct opt_list lora_modules, lora_dirs;
+    int64_t max_loras, max_lora_rank, max_cpu_loras; // 0: as max_loras
     // data
     const char *data_dir;
     int64_t max_file, io_threads;

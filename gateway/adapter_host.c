@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gateway/adapter_host.h"
+#include "base/mem.h"
+#include <errno.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { ADMIN_WAITING = 64, NUMBERS_AHEAD = 64 };
+
+// ---- where a path may lead
+
+static bool is_below(const char *path, const char *root) {
+    size_t n = strlen(root);
+    while (n > 1 && root[n - 1] == '/')
+        n--;
+    return !strncmp(path, root, n) && (path[n] == '/' || path[n] == '\0' || n == 1);
+}
+
+// The path without links, so that none leads out of the allowed folders. Without --lora-dir the caller's
+// role is what protects.
+static enum err find_folder(const struct adapter_host *h, const char *path, char out[PATH_MAX],
+                            struct err_info *info) {
+    const struct opt_list *roots = &h->options->lora_dirs;
+    char root[PATH_MAX];
+    bool found = realpath(path, out) != NULL;
+    int why = errno;
+    // Whoever may not look there does not learn what is there.
+    for (size_t i = 0; i < roots->n; i++)
+        if (found && realpath(roots->items[i], root) && is_below(out, root))
+            return ERR_OK;
+    if (roots->n)
+        return err_set(info, ERR_NOT_FOUND, "lora_path",
+                       "No adapter found for %.256s in the folders of --lora-dir", path);
+    if (!found)
+        return err_set(info, ERR_NOT_FOUND, "lora_path", "No adapter found for %.256s: %s", path,
+                       strerror(why));
+    return ERR_OK;
+}
+
+// ---- changes
+
+static enum err reserve_number(struct adapter_host *h, struct err_info *info) {
+    uint64_t next = adp_next_number(h->registry);
+    if (h->dir < 0 || next < h->reserved)
+        return ERR_OK;
+    uint64_t before = h->reserved;
+    h->reserved = next + NUMBERS_AHEAD;
+    enum err e = adapter_store_save(h, info);
+    if (e)
+        h->reserved = before;
+    return e;
+}
+
+static enum err publish(struct adapter_host *h, const struct adapter_load *l, struct adp_version *v,
+                        struct err_info *info) {
+    uint64_t number = adp_number(v);
+    enum err e = h->dir >= 0 ? adapter_store_copy(h, v, info) : ERR_OK;
+    bool promoted = !e && l->promote;
+    if (promoted)
+        e = adp_promote(h->registry, l->name, number, info);
+    if (!e)
+        e = adapter_store_save(h, info);
+    if (!e)
+        return ERR_OK;
+    if (promoted)
+        (void)adp_roll_back(h->registry, l->name, NULL); // where there is a former
+    (void)adp_retire(h->registry, l->name, number, NULL);
+    return e;
+}
+
+enum err adapter_host_load(struct adapter_host *h, const struct adapter_load *l, uint64_t *version,
+                           struct err_info *info) {
+    char path[PATH_MAX];
+    struct adp_version *v;
+    enum err e = adp_check_name(h->registry, l->name, info);
+    if (e)
+        return e;
+    if (!l->in_place && adp_knows(h->registry, l->name))
+        return err_set(info, ERR_INVALID, "lora_name",
+                       "The lora adapter '%s' has already been loaded. If you want to load the "
+                       "adapter in place, set 'load_inplace' to True.",
+                       l->name);
+    if ((e = find_folder(h, l->path, path, info)) || (e = reserve_number(h, info)))
+        return e;
+    const struct adp_origin from = {.path = path, .source = l->path};
+    e = adp_load(h->registry, l->name, &from, &v, info);
+    if (e)
+        return e;
+    *version = adp_number(v);
+    e = publish(h, l, v, info);
+    adp_release(v);
+    adapter_store_clean(h);
+    if (!e)
+        log_write(h->log, LOG_INFO, "adapter %s@%llu loaded from %s", l->name,
+                  (unsigned long long)*version, path);
+    return e;
+}
+
+static enum err changed(struct adapter_host *h, enum err e, struct err_info *info) {
+    if (e)
+        return e;
+    e = adapter_store_save(h, info);
+    adapter_store_clean(h);
+    return e;
+}
+
+enum err adapter_host_promote(struct adapter_host *h, const char *name, uint64_t version,
+                              struct err_info *info) {
+    return changed(h, adp_promote(h->registry, name, version, info), info);
+}
+
+enum err adapter_host_roll_back(struct adapter_host *h, const char *name, struct err_info *info) {
+    return changed(h, adp_roll_back(h->registry, name, info), info);
+}
+
+enum err adapter_host_retire(struct adapter_host *h, const char *name, uint64_t version,
+                             struct err_info *info) {
+    return changed(h, adp_retire(h->registry, name, version, info), info);
+}
+
+enum err adapter_host_alias(struct adapter_host *h, const char *alias, const char *target,
+                            struct err_info *info) {
+    return changed(h, adp_alias(h->registry, alias, target, info), info);
+}
+
+// ---- start and end
+
+// "name=path" of the command line. Read anew at each start, so not kept; what the data folder has under
+// that name was loaded later, and stays.
+static enum err load_module(struct adapter_host *h, const char *arg, struct err_info *info) {
+    const char *eq = strchr(arg, '=');
+    char name[ADP_NAME_MAX + 1];
+    if (!eq || eq == arg || !eq[1] || (size_t)(eq - arg) > ADP_NAME_MAX)
+        return err_set(info, ERR_INVALID, "lora-modules", "--lora-modules %.256s is not name=path",
+                       arg);
+    memcpy(name, arg, (size_t)(eq - arg));
+    name[eq - arg] = '\0';
+    if (adp_knows(h->registry, name)) {
+        log_write(h->log, LOG_WARN, "--lora-modules %s: the data folder's version of it is served",
+                  arg);
+        return ERR_OK;
+    }
+    struct adp_version *v;
+    const struct adp_origin from = {.path = eq + 1};
+    enum err e = reserve_number(h, info);
+    if (!e)
+        e = adp_load(h->registry, name, &from, &v, info);
+    if (e) {
+        err_prefix(info, "--lora-modules %s", name);
+        return e;
+    }
+    e = adp_promote(h->registry, name, adp_number(v), info);
+    adp_release(v);
+    return e;
+}
+
+static enum err make_registry(struct adapter_host *h, const struct app *app, uint64_t next,
+                              struct err_info *info) {
+    const struct serve_options *o = h->options;
+    const struct adp_config cfg = {
+        .model = h->config,
+        .max_rank = (int32_t)o->max_lora_rank,
+        .max_host = (int32_t)(o->max_cpu_loras ? o->max_cpu_loras : o->max_loras),
+        .next_version = next,
+        .base = app->names,
+        .n_base = app->n_names,
+        .log = h->log,
+    };
+    enum err e = adp_create(&cfg, &h->registry, info);
+    if (!e && (io_pool_create(1, ADMIN_WAITING, &h->admin) ||
+               io_pool_create(2, ADMIN_WAITING, &h->fetch)))
+        e = err_set(info, ERR_NOMEM, NULL, "cannot start the threads for adapters");
+    return e;
+}
+
+enum err adapter_host_open(struct adapter_host *h, const struct serve_options *o, int data_dir,
+                           const struct mdl_config *config, struct app *app, const struct log *log,
+                           struct err_info *info) {
+    h->dir = -1;
+    if (!o->enable_lora && (o->lora_modules.n || o->lora_dirs.n))
+        return err_set(info, ERR_INVALID, "enable-lora",
+                       "--lora-modules and --lora-dir need --enable-lora");
+    if (!o->enable_lora)
+        return ERR_OK;
+    h->options = o;
+    h->config = config;
+    h->log = log;
+    uint64_t next = 1;
+    enum err e = data_dir >= 0 ? adapter_store_open(h, data_dir, &next, info) : ERR_OK;
+    if (!e)
+        e = make_registry(h, app, next, info);
+    if (!e && h->dir >= 0)
+        e = adapter_store_apply(h, info);
+    for (size_t i = 0; i < o->lora_modules.n && !e; i++)
+        e = load_module(h, o->lora_modules.items[i], info);
+    if (e)
+        return e;
+    app->adapters = h->registry;
+    app->max_loras = (int32_t)o->max_loras;
+    return ERR_OK;
+}
+
+void adapter_host_stop(struct adapter_host *h) {
+    io_pool_destroy(h->admin);
+    h->admin = NULL;
+}
+
+void adapter_host_close(struct adapter_host *h) {
+    adapter_host_stop(h);
+    io_pool_destroy(h->fetch);
+    adp_destroy(h->registry);
+    if (h->registry && h->dir >= 0)
+        close(h->dir);
+    *h = (struct adapter_host){.dir = -1};
+}

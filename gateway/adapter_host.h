@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// Everything that serving adapters needs beside the engine: the registry, its threads, what the
+// operator asked for at start, and the folder that keeps adapters over a restart.
+//
+// <data-dir>/adapters/state.json    which versions there are, what is active; written last
+// <data-dir>/adapters/v<number>/    a version's files, copied when it was loaded
+//
+// Changes are made one after another on one thread of their own (`admin`), so they need no lock; the
+// first are made on the main thread, before the server is ready.
+#pragma once
+#include "base/io_pool.h"
+#include "base/log.h"
+#include "gateway/app.h"
+#include "gateway/serve_options.h"
+
+struct adapter_host {
+    struct adp_registry *registry; // NULL: none are served
+    struct io_pool *admin;         // changes; one thread
+    struct io_pool *fetch;         // versions that become resident
+    const struct serve_options *options;
+    const struct mdl_config *config;
+    const struct log *log;
+    int dir; // <data-dir>/adapters; -1: nothing is kept
+    char path[512];
+    uint64_t reserved; // numbers below are promised in the state file never to be given again
+};
+
+// After the model is loaded, before the engine is made. data_dir: a file descriptor, -1: none.
+enum err adapter_host_open(struct adapter_host *h, const struct serve_options *o, int data_dir,
+                           const struct mdl_config *config, struct app *app, const struct log *log,
+                           struct err_info *info);
+void adapter_host_stop(struct adapter_host *h);  // no changes any more; before the engine ends
+void adapter_host_close(struct adapter_host *h); // after the engine has ended
+
+// The changes. When they return ERR_OK, they last.
+struct adapter_load {
+    const char *name, *path;
+    bool in_place; // the name may be known
+    bool promote;  // the name stands for it at once
+};
+enum err adapter_host_load(struct adapter_host *h, const struct adapter_load *l, uint64_t *version,
+                           struct err_info *info);
+enum err adapter_host_promote(struct adapter_host *h, const char *name, uint64_t version,
+                              struct err_info *info);
+enum err adapter_host_roll_back(struct adapter_host *h, const char *name, struct err_info *info);
+enum err adapter_host_retire(struct adapter_host *h, const char *name, uint64_t version,
+                             struct err_info *info);
+enum err adapter_host_alias(struct adapter_host *h, const char *alias, const char *target,
+                            struct err_info *info);
+
+// adapter_store.c: the folder.
+enum err adapter_store_open(struct adapter_host *h, int data_dir, uint64_t *next_version,
+                            struct err_info *info);
+enum err adapter_store_apply(struct adapter_host *h, struct err_info *info); // the desired state
+enum err adapter_store_save(struct adapter_host *h, struct err_info *info);
+enum err adapter_store_copy(struct adapter_host *h, struct adp_version *v, struct err_info *info);
+void adapter_store_clean(struct adapter_host *h); // folders that nobody needs any more

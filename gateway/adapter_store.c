@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+// Adapters over a restart. A version's files are written and synced first, the state file that names
+// them last; a folder that the state file does not name is left over and goes.
+#include "base/durable.h"
+#include "base/json_write.h"
+#include "base/mem.h"
+#include "gateway/adapter_host.h"
+#include "gateway/api_json.h"
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { STATE_MOST = 64 << 20 };
+static const char state_name[] = "state.json";
+
+// ---- writing
+
+static bool is_kept(const struct adapter_host *h, const struct adp_info *i) {
+    bool serves = i->state == ADP_READY || i->state == ADP_ACTIVE || i->state == ADP_ROLLED_BACK;
+    size_t n = strlen(h->path);
+    return serves && !strncmp(i->path, h->path, n) && i->path[n] == '/';
+}
+
+struct writer {
+    const struct adapter_host *h;
+    struct json_w w;
+};
+
+static void write_version(void *arg, const struct adp_info *i) {
+    struct writer *x = arg;
+    if (!is_kept(x->h, i)) // of the command line, or on its way out
+        return;
+    jw_obj(&x->w);
+    jw_kint(&x->w, "version", (int64_t)i->version);
+    jw_kstr(&x->w, "name", i->name);
+    jw_kstr(&x->w, "source", i->source);
+    jw_kstr(&x->w, "sha256", i->digest);
+    jw_kbool(&x->w, "active", i->active);
+    jw_kbool(&x->w, "former", i->former);
+    jw_obj_end(&x->w);
+}
+
+static void write_alias(void *arg, const struct adp_alias_info *a) {
+    struct writer *x = arg;
+    jw_obj(&x->w);
+    jw_kstr(&x->w, "alias", a->alias);
+    jw_kstr(&x->w, "target", a->target);
+    jw_obj_end(&x->w);
+}
+
+enum err adapter_store_save(struct adapter_host *h, struct err_info *info) {
+    if (h->dir < 0)
+        return ERR_OK;
+    struct buf out;
+    buf_init(&out, STATE_MOST);
+    struct writer x = {h, json_w_begin(&out)};
+    jw_obj(&x.w);
+    jw_kint(&x.w, "next_version", (int64_t)h->reserved);
+    jw_key(&x.w, "versions");
+    jw_arr(&x.w);
+    enum err e = adp_list(h->registry, write_version, &x);
+    jw_arr_end(&x.w);
+    jw_key(&x.w, "aliases");
+    jw_arr(&x.w);
+    if (!e)
+        e = adp_aliases(h->registry, write_alias, &x);
+    jw_arr_end(&x.w);
+    jw_obj_end(&x.w);
+    if (!e)
+        e = buf_err(&out);
+    e = e ? err_set(info, e, NULL, "the state of the adapters cannot be written: %s", err_text(e))
+          : durable_put(h->dir, state_name, out.data, out.len, info);
+    buf_fini(&out);
+    return e;
+}
+
+enum err adapter_store_copy(struct adapter_host *h, struct adp_version *v, struct err_info *info) {
+    char name[32], path[sizeof h->path + 32];
+    const struct mdl_adapter *a;
+    int fd;
+    snprintf(name, sizeof name, "v%llu", (unsigned long long)adp_number(v));
+    snprintf(path, sizeof path, "%s/%s", h->path, name);
+    enum err e = durable_folder(h->dir, name, &fd, info);
+    if (e)
+        return e;
+    e = adp_host_take(v, &a, info);
+    if (!e) {
+        e = mdl_adapter_write(path, h->config, a, a->base, NULL, info);
+        adp_host_drop(v);
+    }
+    if (!e)
+        e = durable_sync_dir(fd, info);
+    close(fd);
+    if (!e && (e = adp_set_path(v, path)))
+        err_set(info, e, NULL, "out of memory for an adapter");
+    return e;
+}
+
+// ---- cleaning
+
+struct needed {
+    uint64_t *numbers;
+    size_t n, cap;
+    bool failed;
+};
+
+static void note_needed(void *arg, const struct adp_info *i) {
+    struct needed *x = arg;
+    if (i->state == ADP_RETIRED || i->state == ADP_FAILED || x->failed)
+        return;
+    if (x->n == x->cap) {
+        size_t cap = x->cap ? 2 * x->cap : 64;
+        uint64_t *grown = mem_realloc(x->numbers, cap * sizeof *grown);
+        x->failed = !grown;
+        if (!grown)
+            return;
+        x->numbers = grown;
+        x->cap = cap;
+    }
+    x->numbers[x->n++] = i->version;
+}
+
+static bool is_needed(const struct needed *x, const char *folder) {
+    char name[32];
+    for (size_t i = 0; i < x->n; i++) {
+        snprintf(name, sizeof name, "v%llu", (unsigned long long)x->numbers[i]);
+        if (!strcmp(name, folder))
+            return true;
+    }
+    return false;
+}
+
+static void remove_folder(const struct adapter_host *h, const char *name) {
+    static const char *const files[] = {"adapter_config.json", "adapter_model.safetensors"};
+    int fd = openat(h->dir, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0)
+        return;
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++)
+        (void)unlinkat(fd, files[i], 0);
+    close(fd);
+    if (unlinkat(h->dir, name, AT_REMOVEDIR))
+        log_write(h->log, LOG_WARN, "%s/%s cannot be removed: %s", h->path, name, strerror(errno));
+}
+
+void adapter_store_clean(struct adapter_host *h) {
+    if (h->dir < 0)
+        return;
+    struct needed x = {0};
+    x.failed = adp_list(h->registry, note_needed, &x) || x.failed;
+    int fd = x.failed ? -1 : openat(h->dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *d = fd < 0 ? NULL : fdopendir(fd);
+    if (fd >= 0 && !d)
+        close(fd);
+    for (struct dirent *entry; d && (entry = readdir(d));)
+        if (entry->d_name[0] == 'v' && !is_needed(&x, entry->d_name))
+            remove_folder(h, entry->d_name);
+    if (d)
+        closedir(d);
+    mem_free(x.numbers);
+}
+
+// ---- reading
+
+static enum err read_state(int dir, json_t **out, struct err_info *info) {
+    *out = NULL;
+    int fd = openat(dir, state_name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0)
+        return errno == ENOENT ? ERR_OK : durable_errno(info, errno, "open", state_name);
+    struct buf text;
+    buf_init(&text, STATE_MOST);
+    ssize_t n = 0;
+    char *to;
+    while ((to = buf_reserve(&text, 65536)) && (n = read(fd, to, 65536)) > 0)
+        text.len += (size_t)n;
+    enum err e = n < 0 ? durable_errno(info, errno, "read", state_name) : ERR_OK;
+    if (!e && buf_err(&text))
+        e = err_set(info, buf_err(&text), NULL, "%s is too large", state_name);
+    if (!e)
+        e = api_json_parse(text.data, text.len, out, info);
+    close(fd);
+    buf_fini(&text);
+    return e;
+}
+
+enum err adapter_store_open(struct adapter_host *h, int data_dir, uint64_t *next_version,
+                            struct err_info *info) {
+    json_t *state;
+    int64_t next = 1;
+    int n = snprintf(h->path, sizeof h->path, "%s/adapters", h->options->data_dir);
+    if (n < 0 || (size_t)n >= sizeof h->path)
+        return err_set(info, ERR_INVALID, "data-dir", "--data-dir is too long");
+    enum err e = durable_folder(data_dir, "adapters", &h->dir, info);
+    if (e) {
+        h->dir = -1;
+        return e;
+    }
+    if (!(e = durable_clean(h->dir, info)) && !(e = read_state(h->dir, &state, info)) && state) {
+        e = api_json_int(state, "next_version", 1, INT64_MAX, 1, &next, info);
+        json_decref(state);
+    }
+    if (e) {
+        err_prefix(info, "%s", h->path);
+        close(h->dir);
+        h->dir = -1;
+        return e;
+    }
+    *next_version = (uint64_t)next;
+    h->reserved = (uint64_t)next;
+    return ERR_OK;
+}
+
+// One version. If it cannot be read again, the process does not start: what was promised to last must
+// not silently go.
+static enum err restore(struct adapter_host *h, const json_t *v, struct err_info *info) {
+    int64_t number;
+    const char *name, *source, *digest;
+    char path[sizeof h->path + 32];
+    enum err e;
+    if ((e = api_json_int(v, "version", 1, INT64_MAX, 0, &number, info)) ||
+        (e = api_json_str(v, "name", false, &name, NULL, info)) ||
+        (e = api_json_str(v, "source", false, &source, NULL, info)) ||
+        (e = api_json_str(v, "sha256", false, &digest, NULL, info)))
+        return e;
+    if (!number || !name || !source || !digest)
+        return err_set(info, ERR_FORMAT, NULL, "a version lacks a field");
+    snprintf(path, sizeof path, "%s/v%lld", h->path, (long long)number);
+    const struct adp_origin from = {path, source, (uint64_t)number, digest};
+    struct adp_version *loaded;
+    e = adp_load(h->registry, name, &from, &loaded, info);
+    if (e)
+        err_prefix(info, "adapter %s@%lld (v%lld)", name, (long long)number, (long long)number);
+    else
+        adp_release(loaded);
+    return e;
+}
+
+static void promote_those(struct adapter_host *h, const json_t *list, const char *which) {
+    size_t i;
+    const json_t *v;
+    json_array_foreach(list, i, v) {
+        const char *name = json_string_value(json_object_get(v, "name"));
+        if (name && json_is_true(json_object_get(v, which)))
+            (void)adp_promote(h->registry, name,
+                              (uint64_t)json_integer_value(json_object_get(v, "version")), NULL);
+    }
+}
+
+enum err adapter_store_apply(struct adapter_host *h, struct err_info *info) {
+    json_t *state;
+    enum err e = read_state(h->dir, &state, info);
+    const json_t *list = json_object_get(state, "versions"), *v;
+    size_t i;
+    json_array_foreach(list, i, v) {
+        e = e ? e : restore(h, v, info);
+    }
+    promote_those(h, list, "former");
+    promote_those(h, list, "active");
+    json_array_foreach(json_object_get(state, "aliases"), i, v) {
+        const char *alias = json_string_value(json_object_get(v, "alias"));
+        const char *target = json_string_value(json_object_get(v, "target"));
+        if (alias && target && adp_alias(h->registry, alias, target, NULL))
+            log_write(h->log, LOG_WARN, "alias %s: there is no adapter %s", alias, target);
+    }
+    json_decref(state);
+    if (e)
+        err_prefix(info, "%s/%s", h->path, state_name);
+    return e;
+}
