@@ -81,14 +81,15 @@ static void test_file(void **state) {
     struct err_info info;
     static const char good[] =
         "# comment\n\n  key-a \nkey-b\tred\r\nkey-c red admin # x\nkey#d red\n"
-        "key-e";
+        "key-t red train\nkey-e";
     assert_int_equal(gw_keys_create(&k), ERR_OK);
     assert_int_equal(load(good, sizeof good - 1, k, &info), ERR_OK);
-    assert_int_equal(gw_keys_count(k), 5);
-    assert_true(check(k, "key-a", &who) && !who.admin);
+    assert_int_equal(gw_keys_count(k), 6);
+    assert_true(check(k, "key-a", &who) && !who.admin && !who.train);
     assert_true(check(k, "key-b", &who) && !who.admin);
     uint64_t red = who.tenant;
-    assert_true(check(k, "key-c", &who) && who.admin && who.tenant == red);
+    assert_true(check(k, "key-c", &who) && who.admin && who.train && who.tenant == red);
+    assert_true(check(k, "key-t", &who) && !who.admin && who.train && who.tenant == red);
     assert_true(check(k, "key#d", &who));
     assert_true(check(k, "key-e", &who));
     assert_false(check(k, "red", &who));
