@@ -304,10 +304,34 @@ static void test_refusals(void **state) {
         ERR_OK);
 }
 
+static void test_no_memory(void **state) {
+    struct place *p = *state;
+    write_step(p, 5);
+    for (int write = 0; write < 2; write++)
+        for (uint64_t n = 1;; n++) {
+            struct ft_state s = state_at(6);
+            struct ft_moments x = {0};
+            char path[128], name[FT_CHECKPOINT_NAME];
+            snprintf(path, sizeof path, "%s/step-5", p->dir);
+            int64_t live = mem_live_blocks();
+            mem_fail_after(n, false);
+            enum err e = write ? ft_checkpoint_write(p->dir, &config, &s, &p->x, &p->manifest, name,
+                                                     &p->info)
+                               : ft_checkpoint_read(path, &config, &s, &x, &p->info);
+            mem_fail_after(0, false);
+            ft_moments_fini(&x);
+            assert_int_equal(mem_live_blocks(), live);
+            assert_newest(p, write && !e ? "step-6" : "step-5", 0);
+            if (!e)
+                break;
+            assert_int_equal(e, ERR_NOMEM);
+        }
+}
+
 int main(void) {
 #define TEST(f) cmocka_unit_test_setup_teardown(f, open_place, close_place)
-    const struct CMUnitTest tests[] = {TEST(test_round_trip), TEST(test_damage),
-                                       TEST(test_none),       TEST(test_other_run),
-                                       TEST(test_prune),      TEST(test_refusals)};
+    const struct CMUnitTest tests[] = {
+        TEST(test_round_trip), TEST(test_damage),   TEST(test_none),     TEST(test_other_run),
+        TEST(test_prune),      TEST(test_refusals), TEST(test_no_memory)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -330,10 +330,35 @@ static void test_errors(void **state) {
     fx_close(&x);
 }
 
+// Each allocation of its making fails once: nothing is left behind.
+static void test_no_memory(void **state) {
+    (void)state;
+    struct fx x;
+    struct err_info info;
+    struct ft_exec *exec;
+    fx_open(&x, "tests/golden/models/f32.gguf", &(struct fx_options){0});
+    struct ft_exec_config cfg = config_of(&x, true);
+    int64_t live = mem_live_blocks();
+    for (uint64_t n = 1;; n++) {
+        mem_fail_after(n, false);
+        enum err e = ft_exec_create(&cfg, &exec, &info);
+        mem_fail_after(0, false);
+        if (!e)
+            break;
+        assert_int_equal(e, ERR_NOMEM);
+        assert_int_equal(mem_live_blocks(), live);
+        assert_true(n < 1000);
+    }
+    ft_exec_destroy(exec);
+    assert_int_equal(mem_live_blocks(), live);
+    fx_close(&x);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_curves), cmocka_unit_test(test_order),  cmocka_unit_test(test_lender),
-        cmocka_unit_test(test_stop),   cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_curves), cmocka_unit_test(test_order),
+        cmocka_unit_test(test_lender), cmocka_unit_test(test_stop),
+        cmocka_unit_test(test_errors), cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -76,7 +76,7 @@ static void open_data(struct data *d, const char *model) {
                                    .min_examples = 1};
     for (int i = 0; i < SAMPLES; i++)
         sprintf(lines + strlen(lines), "{\"prompt\":\"%d+%d=\",\"completion\":\"%.*s\"}\n", i,
-                i * 7, 3 + i % 5, "abcabcabcabc" + i % 3);
+                i * 7, 3 + i % 5, &"abcabcabcabc"[i % 3]);
     d->completions = build(d, "completions", lines, &opts);
     lines[0] = '\0';
     for (int i = 0; i < SAMPLES; i++)
