@@ -32,10 +32,12 @@ struct mdl_linear_call {
 };
 
 // LoRA hook: called after each product was recorded; records y += scale * B (A x) for the rows
-// whose sequence has an adapter, and leaves the bits of all other rows alone. NULL linear: the walk
-// may fuse. An error ends the run with it.
+// whose sequence has an adapter, and leaves the bits of all other rows alone. An error ends the run
+// with it. NULL linear: none. Where a hook is not wanted, the walk may fuse.
 struct mdl_hooks {
     enum err (*linear)(void *arg, struct kn_queue *q, const struct mdl_linear_call *call);
+    // Whether `linear` is called for this product; the same until the batch has ended. NULL: always.
+    bool (*wants)(void *arg, int32_t layer, enum mdl_linear which);
     void *arg;
 };
 

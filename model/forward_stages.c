@@ -118,6 +118,12 @@ static enum err product(struct mdl_forward *f, struct mdl__account *a, const str
     return e;
 }
 
+// Whether a hook follows this product of the layer in hand.
+static bool hooked(const struct mdl_forward *f, enum mdl_linear which) {
+    const struct mdl_hooks *h = f->hooks;
+    return h && (!h->wants || h->wants(h->arg, f->at.layer, which));
+}
+
 // A product with its hook; moves on when both are recorded.
 static enum err linear(struct mdl_forward *f, struct mdl__account *a, const struct product *p,
                        enum mdl_linear which) {
@@ -125,7 +131,7 @@ static enum err linear(struct mdl_forward *f, struct mdl__account *a, const stru
     enum err e = product(f, a, p, &all);
     if (e || !all)
         return e;
-    if (f->hooks) {
+    if (hooked(f, which)) {
         struct mdl_linear_call call = {.layer = f->at.layer,
                                        .which = which,
                                        .x = p->x,
@@ -188,7 +194,7 @@ static enum err stage_embed(struct mdl_forward *f, struct mdl__account *a) {
 
 // xn[R, H] = rmsnorm(residual) * weight, in the forms that `m` multiplies and hooks read.
 static enum err norm(struct mdl_forward *f, struct mdl__account *a, kn_addr weight,
-                     const struct mdl_matrix *m) {
+                     const struct mdl_matrix *m, enum mdl_linear which) {
     const struct mdl_config *c = &f->w->config;
     struct kn_rmsnorm p = {.x = f->residual,
                            .ldx = f->buf.ld_hidden,
@@ -196,7 +202,7 @@ static enum err norm(struct mdl_forward *f, struct mdl__account *a, kn_addr weig
                            .eps = c->rms_eps,
                            .rows = f->at.rows,
                            .k = c->hidden,
-                           .y = f->hooks || takes(m, KN_FORM_PLAIN) ? f->spare : 0,
+                           .y = hooked(f, which) || takes(m, KN_FORM_PLAIN) ? f->spare : 0,
                            .ldy = f->buf.ld_hidden,
                            .yq = takes(m, KN_FORM_Q8) ? f->buf.xnq : 0};
     spend(f, a, (double)f->at.rows * c->hidden * 8, 0);
@@ -206,7 +212,7 @@ static enum err norm(struct mdl_forward *f, struct mdl__account *a, kn_addr weig
 
 static enum err stage_attn_norm(struct mdl_forward *f, struct mdl__account *a) {
     enum err e = tape_residual(f, MDL_TAPE_ATTN_IN);
-    return e ? e : norm(f, a, layer(f)->attn_norm, &layer(f)->qkv);
+    return e ? e : norm(f, a, layer(f)->attn_norm, &layer(f)->qkv, MDL_QKV);
 }
 
 // Where this layer's qkv and attention output lie: on the tape if it wants them.
@@ -260,7 +266,7 @@ static enum err stage_rope_kv(struct mdl_forward *f, struct mdl__account *a) {
 
 static bool prunes(const struct mdl_forward *f) {
     return f->at.layer == f->w->config.n_layers - 1 && f->batch.n_out < f->batch.n_tokens &&
-           !f->hooks && !f->tape;
+           !f->tape && !hooked(f, MDL_O) && !hooked(f, MDL_GATE_UP) && !hooked(f, MDL_DOWN);
 }
 
 // attn[T, A]: softmax(q kᵀ / sqrt(head_dim)) v over the cache
@@ -334,12 +340,12 @@ static enum err stage_o(struct mdl_forward *f, struct mdl__account *a) {
 
 static enum err stage_ffn_norm(struct mdl_forward *f, struct mdl__account *a) {
     enum err e = tape_residual(f, MDL_TAPE_FFN_IN);
-    return e ? e : norm(f, a, layer(f)->ffn_norm, &layer(f)->gate_up);
+    return e ? e : norm(f, a, layer(f)->ffn_norm, &layer(f)->gate_up, MDL_GATE_UP);
 }
 
 // Whether the product itself makes silu(gate) * up.
 static bool fuses(const struct mdl_forward *f) {
-    return !f->hooks && !f->taped[MDL_TAPE_GATE_UP] && layer(f)->gate_up.n_parts == 1;
+    return !hooked(f, MDL_GATE_UP) && !f->taped[MDL_TAPE_GATE_UP] && layer(f)->gate_up.n_parts == 1;
 }
 
 // act[R, I]: over gate's own place where gate | up lie in the workspace

@@ -32,10 +32,13 @@ static size_t entry_at(const struct mdl_lora_slots *s, int32_t layer, int t) {
     return ((size_t)layer * MDL_TARGETS + (size_t)t) * (size_t)s->n_slots;
 }
 
+static bool wants(void *arg, int32_t layer, enum mdl_linear which) {
+    const struct mdl_lora_slots *s = arg;
+    return s->users[layer][which] > 0;
+}
+
 static enum err linear(void *arg, struct kn_queue *q, const struct mdl_linear_call *call) {
     const struct mdl_lora_slots *s = arg;
-    if (!s->users[call->layer][call->which])
-        return ERR_OK;
     int first = (int)parts[call->which].first;
     struct kn_lora p = {
         .batch = call->batch,
@@ -76,7 +79,7 @@ enum err mdl_lora_slots_create(const struct mdl_weights *w, struct kn_queue *q, 
     s->w = w;
     s->q = q;
     s->n_slots = n_slots;
-    s->hooks = (struct mdl_hooks){.linear = linear, .arg = s};
+    s->hooks = (struct mdl_hooks){.linear = linear, .wants = wants, .arg = s};
     size_t n = entry_at(s, w->config.n_layers, 0);
     s->held = mem_calloc((size_t)n_slots, sizeof(struct mdl_lora *));
     s->entries = mem_calloc(n, sizeof *s->entries);

@@ -315,7 +315,7 @@ static void test_deadlines(void **state) {
 
 static void hooks(struct fx *x, struct plain *p) {
     struct counting_hook h;
-    struct mdl_hooks m = {counting_hook_linear, &h};
+    struct mdl_hooks m = {.linear = counting_hook_linear, .arg = &h};
     counting_hook_init(&h, x->weights);
     struct fx_batch b;
     struct fx_seq s, t;
@@ -381,7 +381,7 @@ static void errors(struct fx *x, struct plain *p) {
     fx_batch_add(&b, &s, N, FX_LAST, false);
     for (int i = 0; i < 2 * MDL_LINEARS; i++) {
         struct failing_hook h = {.ops = x->ops, .which = i / 2, .record = i % 2};
-        struct mdl_hooks m = {failing_hook_linear, &h};
+        struct mdl_hooks m = {.linear = failing_hook_linear, .arg = &h};
         memset(&info, 0, sizeof info);
         assert_int_equal(mdl_forward_begin(x->forward, &b.b, &x->kv, &m, NULL, &info), ERR_OK);
         enum err e;

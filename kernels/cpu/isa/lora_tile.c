@@ -12,7 +12,12 @@ enum { TALL = 2, WIDE = 2, ROW_WIDE = 4 };
 enum { TALL = 2, WIDE = 1, ROW_WIDE = 2 };
 #endif
 
-enum { AHEAD = 8192 / sizeof(float) }; // how far a stream is fetched ahead: the latency of memory
+enum {
+    AHEAD = 8192 / sizeof(float), // how far a stream is fetched ahead: the latency of memory
+    // Up to here a row takes several panels at a time, to keep the adders busy. With more ranks they lie
+    // far from one another, and one chain is long enough.
+    FEW_RANKS = 16,
+};
 
 // A product over rows of x or y with a matrix of r vectors per panel.
 struct product {
@@ -76,6 +81,26 @@ V_FN void shrink_tile(const int mr, const int nr, const struct product *p, int32
             u[i * p->ld_to + n] = p->scale * v_sum(sums[i * nr + n]);
 }
 
+// One row with many ranks: panel by panel, so that the matrix is one stream; the sums, which are more
+// than there are registers, lie in memory.
+static void shrink_long_row(const struct product *p, int32_t row) {
+    float sums[KN_LORA_MAX_RANK * V_LANES];
+    const float *x = p->from + row * p->ld_from, *w = p->m;
+    const size_t step = (size_t)p->r * V_LANES;
+    float *u = p->to + row * p->ld_to;
+    for (size_t i = 0; i < step; i += V_LANES)
+        v_store(sums + i, v_zero());
+    for (int32_t c = 0; c < p->wide; c += V_LANES, w += step) {
+        v16f v = v_load_n(x + c, p->wide - c);
+        for (size_t i = 0; i < step; i += V_LANES) {
+            __builtin_prefetch(w + i + AHEAD, 0, 3);
+            v_store(sums + i, v_fma(v, v_load(w + i), v_load(sums + i)));
+        }
+    }
+    for (int32_t j = 0; j < p->r; j++)
+        u[j] = p->scale * v_sum(v_load(sums + (size_t)j * V_LANES));
+}
+
 // All ranks of mr rows; `most` at a time, then the rest in halves.
 V_FN void shrink_rows(const int mr, const int most, const struct product *p, int32_t row) {
     int32_t j = 0;
@@ -99,8 +124,12 @@ void ISA(lora_shrink)(const float *m, int32_t wide, int32_t r, const float *x, i
     int32_t row = 0;
     for (; row + TALL <= rows; row += TALL)
         shrink_rows(TALL, WIDE, &p, row);
-    for (; row < rows; row++)
-        shrink_rows(1, ROW_WIDE, &p, row);
+    for (; row < rows; row++) {
+        if (r > FEW_RANKS)
+            shrink_long_row(&p, row);
+        else
+            shrink_rows(1, ROW_WIDE, &p, row);
+    }
 }
 
 // ---- y += scale * u Mᵀ
@@ -152,8 +181,13 @@ V_FN void expand_rows(const int tall_np, const int np, const struct product *p, 
     for (; row + TALL <= rows; row += TALL)
         for (int n = 0; n < np; n += tall_np)
             expand_tile(TALL, tall_np, p, row, c + n * V_LANES, lanes);
-    for (; row < rows; row++)
-        expand_tile(1, np, p, row, c, lanes);
+    for (; row < rows; row++) {
+        if (np > 2 && p->r > FEW_RANKS)
+            for (int n = 0; n < np; n += 2)
+                expand_tile(1, 2, p, row, c + n * V_LANES, lanes);
+        else
+            expand_tile(1, np, p, row, c, lanes);
+    }
 }
 
 void ISA(lora_expand)(const float *m, int32_t wide, int32_t r, const float *u, int64_t ldu,
