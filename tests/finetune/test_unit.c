@@ -317,6 +317,45 @@ static void test_targets(void **state) {
     }
 }
 
+// A unit's losses are the log-probabilities that serving reports, bit by bit.
+static void test_served(void **state) {
+    (void)state;
+    for (int i = 0; i < NAMES; i++) {
+        struct tf t;
+        struct tf_golden g;
+        struct lora_row_result res;
+        struct err_info info;
+        struct mdl_lora_slots *slots;
+        char model[32];
+        snprintf(model, sizeof model, "%s.gguf", names[i]);
+        tf_open(&t, model, &(struct tf_options){0});
+        tf_golden_read(&g, &t.fx.weights->config, names[i]);
+        tf_set(&t, g.start);
+        const struct tf_row *row = &g.rows[0];
+        struct lora_row r = tf_lora_row(row, EXPONENT);
+        tf_unit(&t, &r, false, &res);
+
+        assert_int_equal(mdl_lora_slots_create(t.fx.weights, t.fx.queue, 3, &slots, &info), ERR_OK);
+        assert_int_equal(mdl_lora_set(slots, 2, lora_params_resident(t.params)), ERR_OK);
+        struct fx_seq s;
+        struct fx_batch b;
+        fx_seq_init(&s, row->ids, row->n_tokens, 5);
+        fx_batch_init(&b);
+        fx_batch_add(&b, &s, row->n_tokens - 1, FX_ALL, true);
+        b.slot[0] = 2;
+        fx_run(&t.fx, &b, mdl_lora_hooks(slots), NULL);
+        const struct kn_sample_out *out = mdl_forward_samples(t.fx.forward);
+        for (int32_t k = 1, target = 0; k < row->n_tokens; k++)
+            if (row->mask[k]) {
+                float loss = -out[k - 1].logprob;
+                assert_memory_equal(&loss, &res.losses[target++], sizeof loss);
+            }
+        mdl_lora_slots_destroy(slots);
+        tf_golden_fini(&g);
+        tf_close(&t);
+    }
+}
+
 static void test_refusals(void **state) {
     (void)state;
     struct tf t;
@@ -353,6 +392,7 @@ int main(void) {
         cmocka_unit_test(test_drop),     cmocka_unit_test(test_drop_in_sums),
         cmocka_unit_test(test_overflow), cmocka_unit_test(test_packing),
         cmocka_unit_test(test_targets),  cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_served),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
