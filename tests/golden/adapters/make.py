@@ -13,6 +13,7 @@ Without that rounding the reference must be what `peft` and transformers compute
 tokenizers, torch, transformers and peft.
 """
 import importlib.util
+import json
 import os
 import shutil
 import sys
@@ -83,6 +84,16 @@ def pairs_of(model):
     return out
 
 
+def sort_targets(path):
+    """peft keeps them in a set, so their order changes from run to run."""
+    with open(path, encoding="utf-8") as f:
+        config = json.load(f)
+    if isinstance(config["target_modules"], list):
+        config["target_modules"].sort()
+    with open(path, "w", encoding="utf-8") as f:
+        f.write(json.dumps(config, indent=2, sort_keys=True))
+
+
 def make(name, folder):
     base, dtype_a, dtype_b, config = ADAPTERS[name]
     m, values, _ = base_of(base)
@@ -92,12 +103,13 @@ def make(name, folder):
     for key, p in model.named_parameters():
         if "lora_" in key:  # B begins as zero
             side_b = "lora_B" in key
-            width = 0.8 if side_b else 1.5 / p.shape[1] ** 0.5
+            width = 0.3 if side_b else 1.5 / p.shape[1] ** 0.5
             p.data = (torch.randn(p.shape) * width).to(dtype_b if side_b else dtype_a)
     shutil.rmtree(folder, ignore_errors=True)
     model.peft_config["default"].base_model_name_or_path = base
     model.save_pretrained(folder)
     os.remove(os.path.join(folder, "README.md"))
+    sort_targets(os.path.join(folder, "adapter_config.json"))
 
 
 def load(name, folder):
