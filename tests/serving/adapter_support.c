@@ -84,21 +84,26 @@ void adapter_make_forcing(const struct adapter_dir *d, const char *name,
     const unsigned targets = 1u << MDL_TARGET_GATE | 1u << MDL_TARGET_UP | 1u << MDL_TARGET_DOWN;
     struct mdl_adapter *a;
     struct err_info info = {0};
-    if (mdl_adapter_create(c, targets, 1, 1, false, &a, &info))
+    enum { RANK = 4 }; // one s could be nearly 0; four are not
+    if (mdl_adapter_create(c, targets, RANK, RANK, false, &a, &info))
         fail_msg("%s", info.message);
     struct mdl_adapter_module *m = a->modules[c->n_layers - 1];
     float *row = mem_calloc((size_t)c->hidden, sizeof *row);
     assert_non_null(row);
     rows_of_head(w, token, 1, row);
-    for (int t = MDL_TARGET_GATE; t <= MDL_TARGET_UP; t++) {
+    uint64_t seed = 1;
+    for (int32_t j = 0; j < RANK; j++) {
         for (int32_t i = 0; i < c->hidden; i++)
-            m[t].a[i] = (float)(i % 3 + 1);
-        m[t].b[0] = 30;
-        m[t].b[1] = -30;
+            m[MDL_TARGET_GATE].a[j * c->hidden + i] = m[MDL_TARGET_UP].a[j * c->hidden + i] =
+                noise(&seed, 3);
+        for (int t = MDL_TARGET_GATE; t <= MDL_TARGET_UP; t++) {
+            m[t].b[2 * j * RANK + j] = 30;
+            m[t].b[(2 * j + 1) * RANK + j] = -30;
+        }
+        m[MDL_TARGET_DOWN].a[2 * j] = m[MDL_TARGET_DOWN].a[2 * j + 1] = 30;
     }
-    m[MDL_TARGET_DOWN].a[0] = m[MDL_TARGET_DOWN].a[1] = 30;
     for (int32_t i = 0; i < c->hidden; i++)
-        m[MDL_TARGET_DOWN].b[i] = 30 * row[i];
+        m[MDL_TARGET_DOWN].b[i * RANK] = 30 * row[i];
     mem_free(row);
     write_out(d, name, c, a);
 }

@@ -14,8 +14,8 @@ void adapter_dir_close(struct adapter_dir *d); // removes it with all adapters
 // A folder <d>/<name> with an adapter of random values on all targets. Equal seeds give equal files.
 void adapter_make_random(const struct adapter_dir *d, const char *name, const struct mdl_config *c,
                          uint64_t seed);
-// With an adapter that makes the model choose `token` whatever came before: two neurons of the last
-// layer become silu(s) s and silu(-s) (-s), whose sum is never negative, and push the token's own row.
+// With an adapter that makes the model choose `token` whatever came before: pairs of neurons of the
+// last layer become silu(s) s and silu(-s) (-s), whose sum is never negative, and push the token's row.
 void adapter_make_forcing(const struct adapter_dir *d, const char *name,
                           const struct mdl_weights *w, int32_t token);
 // `n` tokens that adapter_make_forcing can force, and that end no sequence.
