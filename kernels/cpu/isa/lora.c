@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The operation on a ragged batch whose sequences use different adapters, and dropout. A piece of work
-// is one part (module) of a block of rows: each run of rows with the same slot makes u = A x in scratch
+// is a block of rows, or one part (module) of it: each run of rows with the same slot makes u = A x in scratch
 // memory and adds scale * B u, so nothing is shared between pieces.
 #include "kernels/cpu/isa/lora.h"
 #include "kernels/cpu/isa/philox16.h"
@@ -10,6 +10,7 @@ enum {
     BLOCK_ROWS = 32,        // at most; the matrices come from a near cache after the first rows
     PIECES = 4,             // per thread, if there are rows enough
     FEATURES = 4 * V_LANES, // whose noise one call gives
+    HEAD_BYTES = 4096,
 };
 
 void ISA(lora_dropout)(const struct kn_dropout *d, uint32_t module, int32_t row, const float *x,
@@ -46,8 +47,8 @@ static void run_rows(const struct kn_lora *p, const struct kn_lora_entry *e, int
         ldx = (p->k + V_LANES - 1) / V_LANES * V_LANES;
         for (int32_t i = 0; i < n; i++)
             ISA(lora_dropout)
-            (&p->dropout, p->dropout.module + (uint32_t)j, row + i, x + i * p->ldx,
-             dropped + i * ldx, 0, p->k);
+        (&p->dropout, p->dropout.module + (uint32_t)j, row + i, x + i * p->ldx, dropped + i * ldx,
+         0, p->k);
         x = dropped;
     }
     ISA(lora_shrink)((const float *)e->a, p->k, e->r, x, ldx, n, 1.0f, u, e->r);
@@ -55,24 +56,53 @@ static void run_rows(const struct kn_lora *p, const struct kn_lora_entry *e, int
     ((const float *)e->b, p->n[j], e->r, u, e->r, n, e->scale, y, p->ldy, 0, p->n[j]);
 }
 
-// Rows [begin, end) of part j, run by run.
-static void block_part(const struct kn_lora *p, int j, int32_t begin, int32_t end,
-                       struct cpu_task *t) {
+// The run of rows from `row` on that have one slot: returns its end.
+static int32_t run_end(const struct kn_lora *p, int32_t row, int32_t end) {
     const int32_t *seq = (const int32_t *)p->batch->seq, *slot = (const int32_t *)p->batch->slot;
-    const struct kn_lora_entry *entries = (const struct kn_lora_entry *)p->entries;
-    for (int32_t row = begin, n; row < end; row += n) {
-        int32_t s = slot[seq[row]];
-        for (n = 1; row + n < end && slot[seq[row + n]] == s;)
-            n++;
-        if (s >= p->n_slots) {
+    int32_t s = slot[seq[row]], next = row + 1;
+    while (next < end && slot[seq[next]] == s)
+        next++;
+    return next;
+}
+
+// The entry of a row's slot, NULL where there is nothing to add.
+static const struct kn_lora_entry *entry_of(const struct kn_lora *p, int32_t row, int j) {
+    int32_t s = ((const int32_t *)p->batch->slot)[((const int32_t *)p->batch->seq)[row]];
+    if (s < 0 || s >= p->n_slots)
+        return NULL;
+    const struct kn_lora_entry *e =
+        &((const struct kn_lora_entry *)p->entries)[(int64_t)j * p->n_slots + s];
+    return e->r > 0 ? e : NULL;
+}
+
+// Memory has nothing to do while a row's sums are added up: it fetches where the next run begins.
+static void fetch_head(const struct kn_lora *p, int32_t row, int j, int parts_end) {
+    for (; j < parts_end; j++) {
+        const struct kn_lora_entry *e = entry_of(p, row, j);
+        for (int o = 0; e && o < HEAD_BYTES; o += 64)
+            __builtin_prefetch((const char *)e->a + o, 0, 2);
+        if (e)
+            return;
+    }
+}
+
+// Rows [begin, end) of parts [j0, j1), run by run.
+static void block(const struct kn_lora *p, int j0, int j1, int32_t begin, int32_t end,
+                  struct cpu_task *t) {
+    for (int32_t row = begin, next; row < end; row = next) {
+        next = run_end(p, row, end);
+        if (next < end)
+            fetch_head(p, next, j0, j1);
+        if (((const int32_t *)p->batch->slot)[((const int32_t *)p->batch->seq)[row]] >=
+            p->n_slots) {
             cpu_fail(t, ERR_INVALID);
             return;
         }
-        if (s < 0)
-            continue;
-        const struct kn_lora_entry *e = &entries[(int64_t)j * p->n_slots + s];
-        if (e->r > 0)
-            run_rows(p, e, j, row, n, t->scratch);
+        for (int j = j0; j < j1; j++) {
+            const struct kn_lora_entry *e = entry_of(p, row, j);
+            if (e)
+                run_rows(p, e, j, row, next - row, t->scratch);
+        }
     }
 }
 
@@ -91,8 +121,11 @@ static int32_t block_rows(const struct kn_lora *p, int nt) {
 void ISA(cpu_lora)(const void *params, struct cpu_task *t) {
     const struct kn_lora *p = params;
     int32_t n = block_rows(p, t->nt), blocks = (p->rows - 1) / n + 1;
-    for (int32_t i; cpu_claim(t, blocks * p->n_parts, &i);) {
-        int32_t begin = i / p->n_parts * n, end = p->rows - begin < n ? p->rows : begin + n;
-        block_part(p, i % p->n_parts, begin, end, t);
+    // The parts of a row follow one another in memory. They are split where there are few rows.
+    int32_t split = blocks < PIECES * t->nt ? p->n_parts : 1;
+    for (int32_t i; cpu_claim(t, blocks * split, &i);) {
+        int32_t begin = i / split * n, end = p->rows - begin < n ? p->rows : begin + n;
+        int j = split > 1 ? i % split : 0;
+        block(p, j, split > 1 ? j + 1 : p->n_parts, begin, end, t);
     }
 }
