@@ -19,10 +19,10 @@ static inline int64_t clock_wall_ns(const struct clock *c) {
     return c->wall_ns(c->arg);
 }
 
-// A clock that tests move by hand.
+// A clock that tests move by hand; other threads may read it meanwhile.
 struct clock_manual {
     struct clock clock; // pass &m->clock on
-    int64_t mono, wall;
+    _Atomic int64_t mono, wall;
 };
 void clock_manual_init(struct clock_manual *m, int64_t mono_ns, int64_t wall_ns);
 void clock_manual_advance(struct clock_manual *m, int64_t ns);
