@@ -7,10 +7,11 @@ logits they must give.
 
 The logits come from a reference written here in numpy, in f64 but for what a serving engine rounds
 on purpose: K and V to bf16, and, in front of a quantised matrix, each row of activations in blocks
-of 32 to int8 (scale max|x|/127, nearest even). A second file of logits is for CPUs that multiply
-bf16: there activations in front of a BF16 matrix, queries and attention's weights are rounded to
-bf16, too. The same reference without that rounding is compared
-with transformers (f32, eager attention, dequantised weights), so that it is not only we who say so.
+of 32 to int8 (scale max|x|/127, nearest even; an outlier, three times as large as any other value of
+its block, is left out of the maximum and gets up to 127 * 128 steps). A second file of logits is for
+CPUs that multiply bf16: there activations in front of a BF16 matrix, queries and attention's weights
+are rounded to bf16, too. The same reference without that rounding is compared with transformers
+(f32, eager attention, dequantised weights), so that it is not only we who say so.
 tests/golden/models/README.md describes the files. Needs numpy, gguf, safetensors, tokenizers and,
 without --no-transformers, torch and transformers.
 """
@@ -141,13 +142,17 @@ def round_bf16(x):
     return quants.dequantize(quants.quantize(x.astype(np.float32), QT.BF16), QT.BF16).reshape(x.shape)
 
 
+def q8_steps(x):
+    """Blocks of 32, in steps that are whole once rounded; the step; top and second magnitude."""
+    b = x.astype(np.float32).reshape(-1, 32)
+    second, top = np.sort(np.abs(b), axis=-1)[:, -2:, None].transpose(1, 0, 2)
+    step = np.where(3 * second <= top, np.maximum(second / 127, top / (127 * 128)), top / 127)
+    return np.divide(b, step, where=step > 0, out=np.zeros_like(b)), step.astype(np.float64), top, second
+
+
 def round_q8(x):
-    x = x.astype(np.float32)
-    b = x.reshape(*x.shape[:-1], -1, 32)
-    top = np.abs(b).max(axis=-1, keepdims=True)
-    inverse = np.divide(np.float32(127), top, where=top > 0, out=np.zeros_like(top))
-    q = np.rint(b * inverse)
-    return (q.astype(np.float64) * (top / np.float32(127))).reshape(x.shape)
+    steps, step, _, _ = q8_steps(x)
+    return (np.rint(steps) * step).reshape(x.shape)
 
 
 def inv_freq(m):
@@ -170,11 +175,12 @@ def rope_factors(m):
 
 
 def q8_margin(x):
-    """How near a value is to the boundary between two int8, in units of what f32 noise may move it."""
-    b = x.astype(np.float32).reshape(-1, 32)
-    top = np.abs(b).max(axis=-1, keepdims=True)
-    scaled = b * np.divide(np.float32(127), top, where=top > 0, out=np.zeros_like(top))
-    return np.abs(np.abs(scaled) % 1 - 0.5).min() / 1e-4
+    """How near a value is to the boundary between two integers, or a block to the one between having
+    an outlier and not, in units of what f32 noise may move it."""
+    steps, _, top, second = q8_steps(x)
+    noise = 1e-4 * np.maximum(np.abs(steps) / 127, 1)
+    whole = (np.abs(np.abs(steps) % 1 - 0.5) / noise).min()
+    return min(whole, (np.abs(3 * second - top) / np.where(top > 0, top, 1)).min() * 127 / 1e-4)
 
 
 def bf16_margin(x):

@@ -76,17 +76,23 @@ void cpu_fail(struct cpu_task *t, enum err e);
 // before is done, the claim counter is 0 again, and no more threads come.
 void cpu_barrier(struct cpu_task *t);
 
-// A block of 32 activations as the integer products read it: value = d * q.
+// A block of 32 activations as the integer products read it: value = d * n, where n is q, but for an
+// outlier's, which is q + 128 * high. A block has one outlier at most, one that stands out so far that
+// a step fit for it would be too coarse for the others.
 struct cpu_q8_block {
     int8_t q[32];
     float d;
-    float dsum;  // d * sum(q), for weight types with a minimum
-    int32_t sum; // sum(q)
+    float dsum;  // d * sum, for weight types with a minimum
+    int32_t sum; // of n
     // Where the integer dot starts for weights stored with an offset: -offset * sum.
-    int32_t off8;   // Q8_0, stored as q + 128: -128 * sum
-    int32_t off4;   // Q4_0, stored as q + 8: -8 * sum
-    int32_t pad[3]; // 0
-};                  // 64 bytes
+    int32_t off8; // Q8_0, stored as q + 128: -128 * sum
+    int32_t off4; // Q4_0, stored as q + 8: -8 * sum
+    int32_t high; // columns 4 * high_word..: the outlier's high at its byte, 0 elsewhere; 0: none
+    int32_t high_word; // 0..7
+    int32_t pad;       // 0
+};                     // 64 bytes
+
+enum { CPU_Q8_HIGH = 128 };
 
 // Functions that exist once per ISA level. One table per level (isa/table.c), chosen when the
 // device opens. The parameters are those of the operation (struct kn_gemm for gemm, ...), checked
@@ -108,7 +114,8 @@ struct cpu_isa {
     // isa/lora_back.c
     cpu_run_fn lora_shrink_back, lora_dx, lora_grad;
     // isa/train_rows.c, train_step.c, attn_back.c
-    cpu_run_fn xent, rmsnorm_back, swiglu_back, rope_back, scatter, grad_add, sumsq, adamw, attn_back;
+    cpu_run_fn xent, rmsnorm_back, swiglu_back, rope_back, scatter, grad_add, sumsq, adamw,
+        attn_back;
     // isa/lora.c
     cpu_run_fn lora;
     // isa/rows.c, for weights: quantise one row of k (multiple of 32) values

@@ -110,6 +110,12 @@ void kn_assert_close(const float *a, const double *b, size_t n, double rtol, dou
             fail_msg("value %zu: %.9g, not %.9g", i, (double)a[i], b[i]);
 }
 
+int32_t kn_test_q8_steps(const struct cpu_q8_block *b, int i) {
+    int8_t high[4];
+    memcpy(high, &b->high, sizeof high);
+    return b->q[i] + (i / 4 == b->high_word ? 128 * high[i % 4] : 0);
+}
+
 void kn_assert_same(const void *a, const void *b, size_t bytes) {
     const unsigned char *x = a, *y = b;
     for (size_t i = 0; i < bytes; i++)

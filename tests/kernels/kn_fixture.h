@@ -33,6 +33,8 @@ void kn_fixture_close(struct kn_fixture *f);
 kn_addr kn_test_alloc(struct kn_fixture *f, size_t bytes);
 kn_addr kn_test_put(struct kn_fixture *f, const void *src, size_t bytes);
 void kn_test_wait(struct kn_fixture *f);
+// Value i of a quantised block, in steps of its d.
+int32_t kn_test_q8_steps(const struct cpu_q8_block *b, int i);
 // Gives back everything that was allocated since the fixture was opened.
 void kn_test_free_all(struct kn_fixture *f);
 

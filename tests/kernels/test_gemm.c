@@ -35,6 +35,12 @@ static struct input make_input(struct kn_fixture *f, struct kn_rng *r, bool q8, 
     assert_non_null(x);
     assert_non_null(in.value);
     kn_rng_fill(r, x, count, 1.0f);
+    for (size_t i = 0; q8 && i < count; i += 32) // many blocks with a value that stands out, or several
+        for (int32_t n = kn_rng_below(r, 4) - 1; n > 0; n--) {
+            size_t at = i + (size_t)kn_rng_below(r, 32);
+            if (at < count)
+                x[at] *= ldexpf(1, kn_rng_below(r, 13));
+        }
     for (int32_t i = 0; i < rows; i++) // what lies between rows must not matter
         for (int64_t c = k; c < in.ldx; c++)
             x[i * in.ldx + c] = NAN;
@@ -54,7 +60,7 @@ static struct input make_input(struct kn_fixture *f, struct kn_rng *r, bool q8, 
             if (q8) {
                 const struct cpu_q8_block *b =
                     (const struct cpu_q8_block *)in.x + (int64_t)i * (k / 32) + c / 32;
-                v = (double)b->d * b->q[c % 32];
+                v = (double)b->d * kn_test_q8_steps(b, c % 32);
             }
             in.value[(int64_t)i * k + c] = v;
         }

@@ -13,24 +13,49 @@ static void for_levels(void (*fn)(const char *isa)) {
         fn(*isa);
 }
 
-// A quantised block says what 32 values are, to half a step, and its sums are its quants'.
-static void check_block(const struct cpu_q8_block *b, const double *x, double tolerance) {
-    double most = 0;
-    int32_t sum = 0;
+// How far apart two blocks with and without an outlier are for sure. In between either is right.
+static bool has_outlier(const double *x, int *at, double *top, double *second) {
+    *at = 0;
+    *top = *second = 0;
     for (int i = 0; i < 32; i++)
-        most = fmax(most, fabs(x[i]));
-    assert_true(fabs((double)b->d - most / 127) <= tolerance * most);
+        if (fabs(x[i]) > *top) {
+            *second = *top;
+            *top = fabs(x[i]);
+            *at = i;
+        } else {
+            *second = fmax(*second, fabs(x[i]));
+        }
+    return 3 * *second < *top;
+}
+
+// A quantised block says what 32 values are, to half a step, and its sums are its values'. The step
+// is a 127th of the largest, or, where that one is more than three times as large as any other, of
+// the second, but no less than a 16256th of the largest.
+static void check_block(const struct cpu_q8_block *b, const double *x, double tolerance) {
+    int at;
+    double top, second;
+    bool outlier = has_outlier(x, &at, &top, &second);
+    if (fabs(3 * second - top) <= tolerance * 10 * top)
+        outlier = b->high != 0;
+    double step = outlier ? fmax(second / 127, top / 16256) : top / 127;
+    assert_true(fabs((double)b->d - step) <= 127 * tolerance * step);
+    int32_t sum = 0;
     for (int i = 0; i < 32; i++) {
-        assert_true(fabs((double)b->d * b->q[i] - x[i]) <=
-                    0.5 * (double)b->d + (tolerance + 1e-5) * most);
-        sum += b->q[i];
+        int32_t n = kn_test_q8_steps(b, i);
+        double most = outlier && i != at ? second : top;
+        assert_true(fabs((double)b->d * n - x[i]) <=
+                    0.5 * (double)b->d + (tolerance * 2 + 1e-6) * most);
+        assert_in_range(n + (outlier && i == at ? 16256 : 127), 0,
+                        outlier && i == at ? 2 * 16256 : 254);
+        sum += n;
     }
+    assert_true(outlier == (b->high != 0));
+    assert_true(b->high_word == (outlier ? at / 4 : 0));
     assert_int_equal(b->sum, sum);
     assert_int_equal(b->off8, -128 * sum);
     assert_int_equal(b->off4, -8 * sum);
     assert_true(b->dsum == b->d * (float)sum);
-    for (int i = 0; i < 3; i++)
-        assert_int_equal(b->pad[i], 0);
+    assert_int_equal(b->pad, 0);
 }
 
 // ---- rmsnorm
@@ -157,7 +182,8 @@ static void quantize(const char *isa) {
     memset(x + 5 * LD, 0, K * sizeof *x);
     x[5 * LD + 40] = -3.5f;
     x[7 * LD] = 127 * 4.0f; // halves: to even
-    for (int j = 1; j < 32; j++)
+    x[7 * LD + 1] = -127 * 4.0f;
+    for (int j = 2; j < 32; j++)
         x[7 * LD + j] = 4 * (0.5f + (float)j);
     static const int threads[] = {1, 3};
     for (int t = 0; t < 2; t++) {
@@ -190,12 +216,46 @@ static void quantize(const char *isa) {
                 memset(want, 0, sizeof want);
             check_block(&q[i * (K / 32) + b], want, 1e-7);
         }
-    for (int j = 1; j < 32; j++) // 0.5 + j to even
+    for (int j = 2; j < 32; j++) // 0.5 + j to even
         assert_int_equal(q[7 * (K / 32)].q[j], (j + 1) / 2 * 2);
 }
 static void test_quantize(void **state) {
     (void)state;
     for_levels(quantize);
+}
+
+// Each place, both signs, from just no outlier to one that is all there is.
+static void quantize_outliers(const char *isa) {
+    static const float ratios[] = {2.99f, 3.01f, 5, 127, 128, 129, 1000, 1e6f, INFINITY};
+    struct kn_rng rng = {22};
+    struct kn_fixture f;
+    kn_fixture_open(&f, isa, 1);
+    for (size_t i = 0; i < sizeof ratios / sizeof *ratios; i++)
+        for (int at = 0; at < 32; at++)
+            for (int sign = -1; sign <= 1; sign += 2)
+                for (int exponent = -60; exponent <= 60; exponent += 40) {
+                    float x[32], scale = ldexpf(1, exponent);
+                    double want[32];
+                    for (int j = 0; j < 32; j++)
+                        x[j] = ((float)kn_rng_uniform(&rng) - 0.5f) * scale;
+                    x[(at + 5) % 32] = 0.5f * scale; // the second
+                    x[at] = (float)sign * 0.5f * scale * ratios[i];
+                    if (isinf(ratios[i])) {
+                        memset(x, 0, sizeof x);
+                        x[at] = (float)sign * scale;
+                    }
+                    for (int j = 0; j < 32; j++)
+                        want[j] = (double)x[j];
+                    struct cpu_q8_block q;
+                    cpu_device_isa(f.d)->quantize_row(x, 32, &q);
+                    check_block(&q, want, 1e-7);
+                    assert_true((q.high != 0) == (ratios[i] > 3));
+                }
+    kn_fixture_close(&f);
+}
+static void test_quantize_outliers(void **state) {
+    (void)state;
+    for_levels(quantize_outliers);
 }
 
 // NaN and infinity must not come out as numbers.
@@ -398,6 +458,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rmsnorm),
         cmocka_unit_test(test_quantize),
+        cmocka_unit_test(test_quantize_outliers),
         cmocka_unit_test(test_quantize_nonfinite),
         cmocka_unit_test(test_swiglu),
         cmocka_unit_test(test_embed),

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SmolLM2-135M-Instruct in each weight type against transformers in f32 on the dequantised weights:
 // perplexity of a passage, and greedy continuations wherever the reference's own choice is not a near
-// tie. tests/golden/smollm2/make.py made the numbers. Plain types must be within 0.1%. The goal for
-// quantised types is 0.5%, which two of three miss on this text: Q4_0 is 0.39% off, Q8_0 0.52%, Q4_1
-// 0.69%. It is what rounding activations to int8 in blocks of 32 costs, not how the products are
-// done: the same rounding put into transformers costs it 0.48% (Q8_0) and 0.54% (Q4_1). The cost
-// itself wavers by some tenths with any change of rounding, so the test allows 0.8%; and by 1% in a
-// window of 1,024 tokens, so slow builds, which look at the first two only, allow 1.5%.
+// tie. tests/golden/smollm2/make.py made the numbers. Plain types must be within 0.1%, quantised ones
+// within 0.5%: on this passage Q4_1 is 0.06% below, Q4_0 0.03% above and Q8_0 0.29% above. What is
+// left is the rounding of activations to int8, which wavers by some tenths with any change of it; and
+// by 1% in a window of 1,024 tokens, so slow builds, which look at the first two only, allow 1.5%.
 //
 // GRAFT_TEST_MODEL: the Q4_1 file. GRAFT_TEST_MODEL_DIR: a folder with smollm2-*.gguf.
 #include "base/mem.h"
@@ -73,7 +71,7 @@ static void check_perplexity(struct fx *x, const char *type, const json_t *windo
     print_message("%s: perplexity %.4f, reference %.4f (%+.3f%%)\n", type, exp(found / tokens),
                   exp(expected / tokens), 100 * off);
     bool quantised = type[0] == 'Q';
-    double limit = fx_slow_build() ? 0.015 : quantised ? 0.008 : 0.001;
+    double limit = fx_slow_build() ? 0.015 : quantised ? 0.005 : 0.001;
     if (!(fabs(off) < limit))
         fail_msg("%s: perplexity is too far off", type);
 }

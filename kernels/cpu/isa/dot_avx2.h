@@ -100,3 +100,23 @@ V_FN void dot_block(const int bits, const enum dot_start start, const int mr, co
         }
     }
 }
+
+V_FN v16i dot_four_columns(const int bits, const uint8_t *w, int32_t t, int32_t x) {
+    const __m256i low = _mm256_set1_epi16(255), nibbles = _mm256_set1_epi8(15);
+    const __m256i both = _mm256_set1_epi32(x);
+    const __m256i even = _mm256_srai_epi16(_mm256_slli_epi16(both, 8), 8);
+    const __m256i odd = _mm256_srai_epi16(both, 8);
+    __m256i sums[2];
+    for (int e = 0; e < 2; e++) { // eight rows each
+        __m256i r;
+        if (bits == 8)
+            r = dot_load(w + t * 64 + e * 32);
+        else
+            r = _mm256_and_si256(
+                _mm256_srl_epi32(dot_load(w + t % 4 * 64 + e * 32), _mm_cvtsi32_si128(t & 4)),
+                nibbles);
+        sums[e] = _mm256_add_epi32(_mm256_madd_epi16(_mm256_and_si256(r, low), even),
+                                   _mm256_madd_epi16(_mm256_srli_epi16(r, 8), odd));
+    }
+    return vi_load(sums);
+}

@@ -35,3 +35,13 @@ V_FN void dot_block(const int bits, const enum dot_start start, const int mr, co
         dot_four(mr, t + 4, vi_and(vi_srl(r0, 4), low), vi_and(vi_srl(r1, 4), low), x, ldx, acc);
     }
 }
+
+V_FN v16i dot_four_columns(const int bits, const uint8_t *w, int32_t t, int32_t x) {
+    __m512i r;
+    if (bits == 8)
+        r = vi_load(w + t * 64);
+    else
+        r = vi_and(_mm512_srl_epi32(vi_load(w + t % 4 * 64), _mm_cvtsi32_si128(t & 4)),
+                   _mm512_set1_epi8(15));
+    return _mm512_dpbusd_epi32(_mm512_setzero_si512(), r, _mm512_set1_epi32(x));
+}

@@ -34,3 +34,14 @@ V_FN void dot_block(const int bits, const enum dot_start start, const int mr, co
         }
     }
 }
+
+V_FN v16i dot_four_columns(const int bits, const uint8_t *w, int32_t t, int32_t x) {
+    int32_t sums[V_LANES] = {0};
+    int8_t bytes[4];
+    memcpy(bytes, &x, sizeof bytes);
+    if (bits == 8)
+        dot_rows(w + t * 64, 0, 255, bytes, sums);
+    else
+        dot_rows(w + t % 4 * 64, t & 4, 15, bytes, sums);
+    return vi_load(sums);
+}

@@ -84,6 +84,7 @@ V_FN void all_blocks(const enum kind k, const int mr, const struct tile *a) {
         for (uint32_t o = a->ahead_lo; o < a->ahead_hi; o += LINE)
             __builtin_prefetch(ahead + o, 0, 3);
         dot_block(bits, start, mr, w, a->x + b, a->ldx, acc);
+        dot_outliers(bits, mr, w, a->x + b, a->ldx, acc);
         scale_block(k, mr, w + kind_quants(k), a->x + b, a->ldx, acc, f);
     }
     V_UNROLL
