@@ -35,7 +35,8 @@ static struct input make_input(struct kn_fixture *f, struct kn_rng *r, bool q8, 
     assert_non_null(x);
     assert_non_null(in.value);
     kn_rng_fill(r, x, count, 1.0f);
-    for (size_t i = 0; q8 && i < count; i += 32) // many blocks with a value that stands out, or several
+    for (size_t i = 0; q8 && i < count;
+         i += 32) // many blocks with a value that stands out, or several
         for (int32_t n = kn_rng_below(r, 4) - 1; n > 0; n--) {
             size_t at = i + (size_t)kn_rng_below(r, 32);
             if (at < count)
