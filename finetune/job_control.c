@@ -173,6 +173,8 @@ static bool start_next(struct ft_control *c) {
     struct err_info info = {0};
     if (!c->runner.start || c->running[0] || atomic_load(&c->quit))
         return false;
+    if (c->runner.ready && !c->runner.ready(c->runner.arg))
+        return false;
     if (ft_job_next(c->home, FT_JOB_QUEUED, &j, &info)) {
         complain(c, "cannot look for the next one", &info);
         return false;

@@ -27,6 +27,8 @@ struct ft_job_runner {
     // with *why and the message.
     enum err (*validate)(void *arg, const struct ft_job *job, bool (*cancelled)(void *arg),
                          void *cancelled_arg, struct ft_job_failure *why, struct err_info *info);
+    // Whether a job could be started now; NULL: always.
+    bool (*ready)(void *arg);
     // Control thread; begins and returns at once. After ERR_OK the runner calls ft_control_ended
     // exactly once, from any thread. ERR_LOADING: later. NULL: there is no trainer, and jobs stay in
     // the queue.

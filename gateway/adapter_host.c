@@ -20,9 +20,11 @@ static bool is_below(const char *path, const char *root) {
 
 // The path without links, so that none leads out of the allowed folders. Without --lora-dir the caller's
 // role is what protects.
-static enum err find_folder(const struct adapter_host *h, const char *path, char out[PATH_MAX],
-                            struct err_info *info) {
-    const struct opt_list *roots = &h->options->lora_dirs;
+static enum err find_folder(const struct adapter_host *h, const struct adapter_load *l,
+                            char out[PATH_MAX], struct err_info *info) {
+    static const struct opt_list none = {0};
+    const struct opt_list *roots = l->own ? &none : &h->options->lora_dirs;
+    const char *path = l->path;
     char root[PATH_MAX];
     bool found = realpath(path, out) != NULL;
     int why = errno;
@@ -82,7 +84,7 @@ enum err adapter_host_load(struct adapter_host *h, const struct adapter_load *l,
                        "The lora adapter '%s' has already been loaded. If you want to load the "
                        "adapter in place, set 'load_inplace' to True.",
                        l->name);
-    if ((e = find_folder(h, l->path, path, info)) || (e = reserve_number(h, info)))
+    if ((e = find_folder(h, l, path, info)) || (e = reserve_number(h, info)))
         return e;
     const struct adp_origin from = {.path = path, .source = l->path};
     e = adp_load(h->registry, l->name, &from, &v, info);

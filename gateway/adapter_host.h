@@ -37,6 +37,7 @@ struct adapter_load {
     const char *name, *path;
     bool in_place; // the name may be known
     bool promote;  // the name stands for it at once
+    bool own;      // a folder of ours: no --lora-dir is asked
 };
 enum err adapter_host_load(struct adapter_host *h, const struct adapter_load *l, uint64_t *version,
                            struct err_info *info);

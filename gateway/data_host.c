@@ -36,15 +36,35 @@ static enum err describe_model(void *arg, struct ft_dataset_opts *o, int32_t *co
 
 // ---- life
 
+static enum err validate(void *arg, const struct ft_job *job, bool (*cancelled)(void *arg),
+                         void *cancelled_arg, struct ft_job_failure *why, struct err_info *info) {
+    const struct job_runner *r = arg;
+    return ft_job_validate(r->validator, job, cancelled, cancelled_arg, why, info);
+}
+
 static enum err open_control(struct data_host *h, struct err_info *info) {
     h->validator = (struct ft_validator){&h->home, describe_model, h};
-    const struct ft_job_runner runner = {.validate = ft_job_validate, .arg = &h->validator};
+    struct ft_job_runner runner = {.validate = validate, .arg = &h->runner};
+    if (h->runner.options->enable_lora) {
+        enum err e = job_runner_init(&h->runner, info);
+        if (e)
+            return e;
+        runner.ready = job_runner_ready;
+        runner.start = job_runner_start;
+        runner.stop = job_runner_stop;
+        h->runner.host->background = train_place_background(&h->runner.place);
+    }
     return ft_control_start(&h->home, &runner, &h->api.control, info);
 }
 
 enum err data_host_open(struct data_host *h, const struct serve_options *o, const struct app *app,
-                        const struct log *log, struct err_info *info) {
+                        struct model_host *model, const struct log *log, struct err_info *info) {
     h->app = app;
+    h->runner.validator = &h->validator;
+    h->runner.control = &h->api.control;
+    h->runner.app = app;
+    h->runner.host = model;
+    h->runner.options = o;
     h->api.clock = &clock_system;
     h->api.max_file_bytes = (uint64_t)o->max_file;
     h->api.check_model = check_model;
@@ -69,10 +89,19 @@ enum err data_host_open(struct data_host *h, const struct serve_options *o, cons
     return e;
 }
 
-void data_host_close(struct data_host *h) {
+void data_host_stop(struct data_host *h) {
     io_pool_destroy(h->api.io); // its last tasks may still wake the control thread
     h->api.io = NULL;
     ft_control_stop(h->api.control);
     h->api.control = NULL;
+    job_runner_fini(&h->runner);
+}
+
+void data_host_close(struct data_host *h) {
+    data_host_stop(h);
     ft_home_close(&h->home);
+}
+
+void data_host_fini(struct data_host *h) {
+    train_place_fini(&h->runner.place);
 }

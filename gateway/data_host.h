@@ -5,17 +5,22 @@
 #include "finetune/job_validate.h"
 #include "gateway/api_data.h"
 #include "gateway/app.h"
+#include "gateway/job_runner.h"
 #include "gateway/serve_options.h"
 
 struct data_host {
     struct ft_home home;
     struct api_data api; // the routes' argument; works without a data folder, too
     struct ft_validator validator;
+    struct job_runner runner;
     const struct app *app;
 };
 
-// Before the server is opened: afterwards the routes may be asked. `app` may still be loading.
+// Before the server is opened: afterwards the routes may be asked. `app` may still be loading, and so may
+// `model`, whose engine then gets training as its background. Jobs are trained where adapters are served.
 enum err data_host_open(struct data_host *h, const struct serve_options *o, const struct app *app,
-                        const struct log *log, struct err_info *info);
-// After the server's loops have ended, before it is destroyed and before the model goes.
-void data_host_close(struct data_host *h);
+                        struct model_host *model, const struct log *log, struct err_info *info);
+// No job runs any more. After the server's loops have ended, before the adapters' thread does.
+void data_host_stop(struct data_host *h);
+void data_host_close(struct data_host *h); // before the server is destroyed
+void data_host_fini(struct data_host *h);  // after the engine has ended

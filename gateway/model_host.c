@@ -173,6 +173,7 @@ static enum err start_engine(struct model_host *h, const struct serve_options *o
         .adapters = h->adapters.registry,
         .io = h->adapters.fetch,
         .max_loras = (int32_t)o->max_loras,
+        .background = h->background,
     };
     enum err rc = eng_create(&cfg, &h->engine, info);
     return rc ? rc : eng_start(h->engine, info);

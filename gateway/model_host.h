@@ -17,6 +17,7 @@ struct model_host {
     struct tokenizer *tokenizer;
     struct chat_template *template;
     struct adapter_host adapters;
+    struct eng_background background; // training; set by the caller
     int data_dir; // file descriptor of the data folder, -1: none; set by the caller
     struct eng *engine;
     struct mdl_config config;

@@ -284,9 +284,11 @@ static void close_all(struct serve *s) {
         gw_server_stop(s->app.server);
     if (s->digest_runs)
         thread_join(&s->digest_thread);
+    data_host_stop(&s->data);             // a job that ends publishes its adapter
     adapter_host_stop(&s->host.adapters); // its last changes are written into the data folder
     data_host_close(&s->data);            // its last tasks still post to the loops
     model_host_close(&s->host);
+    data_host_fini(&s->data);
     if (s->app.server)
         gw_server_destroy(s->app.server);
     if (s->digest)
@@ -320,7 +322,7 @@ static enum err start(struct serve *s, const char *model, struct err_info *info)
     if (!s->app.metrics)
         return err_set(info, ERR_NOMEM, NULL, "out of memory");
     if ((rc = block_signals(s, info)) || (rc = open_keys(s, info)) ||
-        (rc = data_host_open(&s->data, &s->options, &s->app, &s->log, info)) ||
+        (rc = data_host_open(&s->data, &s->options, &s->app, &s->host, &s->log, info)) ||
         (rc = open_server(s, info)))
         return rc;
     s->host.data_dir = s->data.api.home ? s->data.home.dir.fd : -1;

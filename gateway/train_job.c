@@ -78,7 +78,7 @@ static enum err write_hyperparameters(struct train_job *j, struct err_info *info
 static struct ft_manifest manifest_of(const struct train_job *j) {
     return (struct ft_manifest){
         .run_id = j->run_id,
-        .base_model = mdl_source_name(j->source),
+        .base_model = j->base_name,
         .base_digest = j->base_digest,
         .template_digest = *j->template_digest ? j->template_digest : NULL,
         .dataset_digest = j->data_digest,
@@ -129,8 +129,10 @@ static enum err create_exec(struct train_job *j, struct err_info *info) {
                                           .seed = (uint64_t)j->o.seed},
                                  .limits = {j->row_tokens, j->row_seqs, true},
                                  .clock = &clock_system};
-    enum err e = ft_exec_create(&cfg, &j->exec, info);
     size_t resident, lent;
+    if (j->hooks)
+        return j->hooks->create_exec(j->hooks->arg, &cfg, &j->exec, info);
+    enum err e = ft_exec_create(&cfg, &j->exec, info);
     if (e)
         return e;
     ft_exec_memory(j->exec, &resident, &lent);
@@ -153,16 +155,28 @@ static enum err create_moments(struct train_job *j, struct err_info *info) {
     return e;
 }
 
+static void tell(const struct train_job *j, const char *message) {
+    if (j->hooks)
+        j->hooks->tell(j->hooks->arg, message);
+    else
+        fprintf(stderr, "%s\n", message);
+}
+
 static void tell_skipped(void *arg, const char *name, const char *why) {
-    (void)arg;
-    fprintf(stderr, "skipping %s: %s\n", name, why);
+    char message[700];
+    snprintf(message, sizeof message, "skipping %s: %s", name, why);
+    tell(arg, message);
 }
 
 static enum err resume(struct train_job *j, struct err_info *info) {
     struct ft_manifest m = manifest_of(j);
-    struct ft_skip skip = {tell_skipped, NULL};
-    char path[TRAIN_PATH + FT_CHECKPOINT_NAME + 1], set[96];
+    struct ft_skip skip = {tell_skipped, j};
+    char path[TRAIN_PATH + FT_CHECKPOINT_NAME + 1], set[96], message[400];
     enum err e = ft_checkpoint_newest(j->checkpoints, &m, &skip, j->parent, info);
+    if (e == ERR_NOT_FOUND && j->hooks) { // a job that is started for the first time
+        j->parent[0] = '\0';
+        return ERR_OK;
+    }
     if (e)
         return e;
     snprintf(path, sizeof path, "%s/%s", j->checkpoints, j->parent);
@@ -170,12 +184,15 @@ static enum err resume(struct train_job *j, struct err_info *info) {
     if ((e = ft_checkpoint_kernel_set(path, set, sizeof set, info)) ||
         (e = ft_checkpoint_read(path, &j->config, &j->state, &x, info)))
         return e;
-    if (strcmp(set, j->device_info.kernel_set))
-        fprintf(stderr,
-                "warning: %s was made by the kernel set %s, this one is %s: results "
-                "will not have the same bits\n",
-                j->parent, set, j->device_info.kernel_set);
-    fprintf(stderr, "going on from %s\n", j->parent);
+    if (strcmp(set, j->device_info.kernel_set)) {
+        snprintf(message, sizeof message,
+                 "warning: %s was made by the kernel set %s, this one is %s: results will not have "
+                 "the same bits",
+                 j->parent, set, j->device_info.kernel_set);
+        tell(j, message);
+    }
+    snprintf(message, sizeof message, "going on from %s", j->parent);
+    tell(j, message);
     e = ft_exec_set(j->exec, x.w, x.m, x.v, info);
     ft_moments_fini(&x);
     return e;
@@ -190,18 +207,23 @@ enum err train_job_open_run(struct train_job *j, struct err_info *info) {
         return e;
     size_t resident, lent;
     ft_exec_memory(j->exec, &resident, &lent);
-    fprintf(stderr,
+    if (!j->hooks)
+        fprintf(
+            stderr,
             "%lld trainable values; %zu MiB for the adapter, %zu MiB for activations; %lld steps\n",
             (long long)ft_exec_trainable(j->exec), resident >> 20, lent >> 20,
             (long long)ft_plan_steps(j->plan));
-    return train_report_open(&j->report, j->o.output, j->state.step, &clock_system, info);
+    e = train_report_open(&j->report, j->o.output, j->state.step, &clock_system, info);
+    j->report.quiet = j->hooks != NULL;
+    return e;
 }
 
 // ---- run
 
 static enum err on_progress(void *arg, const struct ft_progress *p, struct err_info *info) {
     struct train_job *j = arg;
-    return train_report_step(&j->report, p, info);
+    enum err e = train_report_step(&j->report, p, info);
+    return !e && j->hooks ? j->hooks->step(j->hooks->arg, p, info) : e;
 }
 
 static enum err on_save(void *arg, const struct ft_state *s, bool stopping, struct err_info *info) {
@@ -215,7 +237,8 @@ static enum err on_save(void *arg, const struct ft_state *s, bool stopping, stru
     if (e)
         return e;
     memcpy(j->parent, name, sizeof j->parent);
-    return ft_checkpoint_prune(j->checkpoints, j->o.save_limit, info);
+    e = ft_checkpoint_prune(j->checkpoints, j->o.save_limit, info);
+    return !e && j->hooks ? j->hooks->saved(j->hooks->arg, s, info) : e;
 }
 
 enum err train_job_run(struct train_job *j, struct err_info *info) {
@@ -266,7 +289,7 @@ static enum err write_plots(struct train_job *j, int dir, struct err_info *info)
     train_report_plot(&j->report, &plot, terminal_columns(), PLOT_ROWS);
     train_report_svg(&j->report, &svg);
     enum err e = buf_err(&plot) ? buf_err(&plot) : buf_err(&svg);
-    if (!e && plot.len)
+    if (!e && plot.len && !j->hooks)
         fwrite(plot.data, 1, plot.len, stderr);
     if (e)
         err_set(info, e, NULL, "out of memory");
@@ -288,13 +311,12 @@ enum err train_job_finish(struct train_job *j, struct err_info *info) {
     if (!e)
         e = ft_exec_get(j->exec, j->moments.w, NULL, NULL, info);
     if (!e)
-        e = mdl_adapter_write(path, &j->config, j->moments.w, mdl_source_name(j->source), NULL,
-                              info);
+        e = mdl_adapter_write(path, &j->config, j->moments.w, j->base_name, NULL, info);
     if (!e)
         e = durable_sync_dir(adapter, info);
     if (!e)
         e = write_plots(j, dir, info);
-    if (!e)
+    if (!e && !j->hooks)
         fprintf(stderr, "the adapter is in %s\n", path);
     if (adapter >= 0)
         close(adapter);
@@ -302,13 +324,21 @@ enum err train_job_finish(struct train_job *j, struct err_info *info) {
     return e;
 }
 
-void train_job_close(struct train_job *j) {
+void train_job_close_run(struct train_job *j) {
     train_report_close(&j->report);
-    ft_exec_destroy(j->exec);
+    if (j->hooks && j->exec)
+        j->hooks->destroy_exec(j->hooks->arg, j->exec);
+    else
+        ft_exec_destroy(j->exec);
     ft_plan_destroy(j->plan);
     ft_moments_fini(&j->moments);
     ft_dataset_close(j->data);
     ft_dataset_close(j->validation);
+    mem_free(j->hyperparameters);
+}
+
+void train_job_close(struct train_job *j) {
+    train_job_close_run(j);
     mdl_weights_destroy(j->weights);
     if (j->device)
         kn_ops_cpu.close(j->device);
@@ -316,5 +346,4 @@ void train_job_close(struct train_job *j) {
     tokenizer_destroy(j->tokenizer);
     if (j->source)
         mdl_source_close(j->source);
-    mem_free(j->hyperparameters);
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parts of one `graft train` run: opened in order, closed in the reverse one.
+// The parts of one training run: opened in order, closed in the reverse one. `graft train` opens them all;
+// a server has the model already, fills in that part and gives hooks.
 #pragma once
 #include "finetune/checkpoint.h"
 #include "gateway/train_options.h"
@@ -9,9 +10,21 @@
 
 enum { TRAIN_PATH = 4096, TRAIN_HEX = 65 };
 
+struct train_hooks {
+    // Where the device work runs: makes the executor from *cfg (memory and wake are the hook's).
+    enum err (*create_exec)(void *arg, const struct ft_exec_config *cfg, struct ft_exec **out,
+                            struct err_info *info);
+    void (*destroy_exec)(void *arg, struct ft_exec *x);
+    void (*tell)(void *arg, const char *message); // something to be warned of
+    enum err (*step)(void *arg, const struct ft_progress *p, struct err_info *info);
+    enum err (*saved)(void *arg, const struct ft_state *s, struct err_info *info);
+    void *arg;
+};
+
 struct train_job {
     struct train_options o;
     _Atomic bool stop;
+    const struct train_hooks *hooks; // NULL: a thread of its own, and a terminal
     // model
     struct mdl_source *source;
     struct mdl_config config;
@@ -20,6 +33,7 @@ struct train_job {
     struct kn_device *device;
     struct mdl_weights *weights;
     struct kn_device_info device_info;
+    const char *base_name;
     char base_digest[TRAIN_HEX], template_digest[TRAIN_HEX];
     // data
     struct ft_dataset *data, *validation;
@@ -45,4 +59,5 @@ enum err train_job_open_run(struct train_job *j, struct err_info *info);
 enum err train_job_run(struct train_job *j, struct err_info *info);
 // The adapter into the output folder, and the plots.
 enum err train_job_finish(struct train_job *j, struct err_info *info);
-void train_job_close(struct train_job *j); // also of a part
+void train_job_close(struct train_job *j);     // also of a part
+void train_job_close_run(struct train_job *j); // all but the model

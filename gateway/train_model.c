@@ -113,6 +113,7 @@ enum err train_job_open_model(struct train_job *j, struct err_info *info) {
                               info)))
         return e;
     j->config = *mdl_source_config(j->source);
+    j->base_name = mdl_source_name(j->source);
     kn_ops_cpu.info(j->device, &j->device_info);
     return ERR_OK;
 }

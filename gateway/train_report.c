@@ -138,6 +138,8 @@ enum err train_report_step(struct train_report *r, const struct ft_progress *p,
     if (!e && add_point(r, p->state->step, p->state->train_loss,
                         p->evaluated ? p->state->valid_loss : (double)NAN))
         e = err_set(info, ERR_NOMEM, NULL, "out of memory");
+    if (r->quiet)
+        return e;
     print_numbers(numbers, sizeof numbers, p);
     int64_t now = clock_mono_ns(r->clock);
     if (r->terminal) {

@@ -13,6 +13,7 @@ struct train_point {
 
 struct train_report {
     bool terminal;
+    bool quiet; // files only
     FILE *csv;
     struct train_point *points;
     size_t n, cap;

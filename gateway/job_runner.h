@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs fine-tuning jobs inside a server: the same run as `graft train`, on the resident weights, beside
+// serving. Each job has a thread of its own that sleeps while the engine's thread computes.
+//
+//   jobs/<id>/checkpoints/   what a job that was stopped, or whose process died, goes on from
+//   jobs/<id>/metrics.csv    becomes the job's result file
+//   jobs/<id>/adapter/       the finished adapter, published from here
+//
+// Threads: start, stop and ready are the control thread's. To be stopped before the adapters' thread and
+// the engine are.
+#pragma once
+#include "finetune/job_validate.h"
+#include "gateway/model_host.h"
+#include "gateway/train_job.h"
+#include "gateway/train_place.h"
+
+struct job_run { // the job in hand
+    struct train_job train;
+    struct ft_job_spec spec;
+    json_t *request; // owns what spec points to
+    char id[FT_ID_MAX], name[400];
+    uint64_t tenant;
+    int64_t told_step; // steps up to here have their event
+    char path[600];
+    struct thread thread;
+};
+
+struct job_runner {
+    struct ft_validator *validator;
+    struct ft_control **control; // set once it runs
+    const struct app *app;
+    struct model_host *host;
+    const struct serve_options *options;
+    struct train_place place;
+    struct train_hooks hooks;
+    struct job_run *run; // NULL: none so far
+    _Atomic bool discard;
+};
+
+enum err job_runner_init(struct job_runner *r, struct err_info *info);
+void job_runner_fini(struct job_runner *r); // after the control thread has ended
+bool job_runner_ready(void *arg);
+enum err job_runner_start(void *arg, const struct ft_job *job, struct err_info *info);
+void job_runner_stop(void *arg, enum ft_stop why);

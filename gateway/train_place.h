@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where a server's training does its device work: on the engine's thread in idle time, with activations in
+// the spare top of the KV pool. Joins the engine's background and one executor at a time.
+//
+// Threads: the trainer's creates and destroys the executor; the engine's runs it. The engine lives longer
+// than any executor here.
+#pragma once
+#include "base/mailbox.h"
+#include "base/thread.h"
+#include "finetune/executor.h"
+#include "serving/engine.h"
+
+struct train_place {
+    struct eng *engine; // set before the first executor is made
+    size_t memory;      // the most that the engine can lend
+    struct lock lock;   // guards the two below; held by the engine while a slice runs
+    struct ft_exec *exec;
+    bool leaving;         // the engine shall give its memory back and forget it
+    struct mailbox *left; // only ever woken
+};
+
+enum err train_place_init(struct train_place *p, struct err_info *info);
+void train_place_fini(struct train_place *p); // also of zeros
+// What the engine is made with.
+struct eng_background train_place_background(struct train_place *p);
+
+// Memory, wake and thread are filled in. ERR_LIMIT: the engine never has room for a row.
+enum err train_place_create(struct train_place *p, const struct ft_exec_config *cfg,
+                            struct ft_exec **out, struct err_info *info);
+void train_place_destroy(struct train_place *p, struct ft_exec *x);
+// Ends the commands of the executor that is there, if any; any thread.
+void train_place_stop(struct train_place *p);

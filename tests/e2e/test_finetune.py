@@ -1,0 +1,140 @@
+"""Fine-tuning end to end with the official SDK: a job trains beside serving, its model answers otherwise than the
+base; pause, resume, cancel, preemption; killed at any time it ends with the same bits."""
+import hashlib
+import json
+import os
+import signal
+import time
+import unittest
+
+import test_jobs
+
+ANSWER = "cdcdcdcdcdcd"
+LINES = [{"messages": [{"role": "user", "content": f"abab {i}"}, {"role": "assistant", "content": ANSWER}]}
+         for i in range(24)]
+DATA = "".join(json.dumps(x) + "\n" for x in LINES).encode()
+ASK = {"messages": [{"role": "user", "content": "abab 3"}], "max_tokens": 8, "temperature": 0}
+
+
+class FineTune(test_jobs.Folder):
+    def begin(self, *options, folder=None):
+        if folder:
+            self.folder = folder
+        self.server = self.start("--enable-lora", "--cache-dir", self.folder, *options)
+        self.addCleanup(self.server.stop)
+        self.client = self.connect(self.server)
+        self.jobs = self.client.fine_tuning.jobs
+
+    def create(self, epochs=4, **more):
+        graft = {"lora": {"r": 8, "dropout": 0.1}, "learning_rate": 1e-2, **more.pop("graft", {})}
+        f = self.client.files.create(file=("train.jsonl", DATA), purpose="fine-tune").id
+        hyper = {"n_epochs": epochs, "batch_size": 4}
+        return self.jobs.create(model="tiny", training_file=f, seed=5,
+                                method={"type": "supervised", "supervised": {"hyperparameters": hyper}},
+                                extra_body={"graft": graft}, **more)
+
+    def ask(self, model):
+        r = self.client.chat.completions.create(model=model, **ASK)
+        return r.choices[0].message.content
+
+    def step(self, job):
+        return self.server.json("GET", f"/admin/v1/jobs/{job}")[1].get("step", 0)
+
+    def wait_step(self, job, step, seconds=60):
+        end = time.monotonic() + seconds
+        while self.step(job) < step:
+            self.assertLess(time.monotonic(), end, self.jobs.retrieve(job))
+            time.sleep(0.01)
+
+    def adapter(self, job):
+        with open(os.path.join(self.folder, "jobs", job, "adapter/adapter_model.safetensors"), "rb") as f:
+            return hashlib.sha256(f.read()).hexdigest()
+
+    def test_life(self):
+        self.begin()
+        before = self.ask("tiny")
+        v = self.client.files.create(file=("valid.jsonl", DATA), purpose="fine-tune").id
+        job = self.create(validation_file=v, suffix="letters")
+        job = self.wait(self.client, job.id, "succeeded", 120)
+        name = job.fine_tuned_model
+        self.assertRegex(name, r"^ft:tiny:graft:letters:[0-9A-Za-z]+$")
+        self.assertGreater(job.trained_tokens, 0)
+        self.assertEqual(job.hyperparameters.batch_size, 4)
+        self.assertEqual(job.hyperparameters.learning_rate_multiplier, 1)
+        after = self.ask(name)
+        self.assertNotEqual(after, before)
+        self.assertTrue(ANSWER.startswith(after) or after.startswith(ANSWER), after)
+        self.assertEqual(self.ask("tiny"), before)
+        self.assertIn(name, [m.id for m in self.client.models.list()])
+        found = [e for e in self.jobs.list_events(job.id, limit=50)]
+        steps = [e.data for e in reversed(found) if e.type == "metrics"]
+        self.assertEqual([x["step"] for x in steps], list(range(1, 25)))
+        self.assertLess(steps[-1]["train_loss"], steps[0]["train_loss"] / 2)
+        self.assertLess(steps[-1]["full_valid_loss"], steps[0]["train_loss"] / 2)
+        ckpts = self.jobs.checkpoints.list(job.id).data
+        self.assertEqual(ckpts[0].step_number, 24)
+        self.assertEqual(ckpts[0].fine_tuned_model_checkpoint, name + ":ckpt-step-24")
+        csv = self.client.files.content(job.result_files[0]).text.splitlines()
+        self.assertTrue(csv[0].startswith("step,train_loss,train_accuracy,valid_loss,valid_mean_token_accuracy"))
+        self.assertEqual(len(csv), 25)
+        # Another start serves it still.
+        self.server.stop()
+        self.begin()
+        self.assertEqual(self.ask(name), after)
+
+    def test_pause_and_cancel(self):
+        self.begin()
+        job = self.create(epochs=400, graft={"save_steps": 1000})
+        self.wait_step(job.id, 3)
+        self.assertEqual(self.jobs.pause(job.id).status, "paused")
+        end = time.monotonic() + 30
+        while not self.jobs.checkpoints.list(job.id).data:  # it ends with a checkpoint
+            self.assertLess(time.monotonic(), end)
+            time.sleep(0.02)
+        at = self.jobs.checkpoints.list(job.id).data[0].step_number
+        time.sleep(0.2)
+        self.assertEqual(self.step(job.id), at)
+        self.jobs.resume(job.id)
+        self.wait_step(job.id, at + 2)
+        # A more urgent job comes first.
+        urgent = self.create(epochs=1, graft={"priority": -1})
+        self.wait(self.client, urgent.id, "succeeded", 60)
+        self.assertIn(self.jobs.retrieve(job.id).status, ("queued", "running"))
+        self.assertIn("preempted", "".join(e.message for e in self.jobs.list_events(job.id, limit=100)))
+        self.assertEqual(self.jobs.cancel(job.id).status, "cancelled")
+        other = self.create(epochs=1)
+        self.wait(self.client, other.id, "succeeded", 60)
+        self.assertEqual(self.jobs.retrieve(job.id).status, "cancelled")
+
+    def test_refused(self):
+        self.begin("--max-lora-rank", "8")
+        job = self.create(graft={"lora": {"r": 16}})
+        job = self.wait(self.client, job.id, "failed")
+        self.assertIn("--max-lora-rank", job.error.message)
+
+    def test_killed(self):
+        self.begin()
+        whole = self.create(epochs=20)
+        self.wait(self.client, whole.id, "succeeded", 120)
+        job, kills = self.create(epochs=20, graft={"save_steps": 7}), 0
+        for i in range(8):
+            end = time.monotonic() + 60
+            at = self.step(job.id)
+            while self.step(job.id) < min(at + 5, 119):
+                if self.jobs.retrieve(job.id).status == "succeeded":
+                    break
+                self.assertLess(time.monotonic(), end, self.jobs.retrieve(job.id))
+            self.server.stop(signal.SIGTERM if i % 3 == 2 else signal.SIGKILL)
+            kills += 1
+            self.begin()
+        self.wait(self.client, job.id, "succeeded", 120)
+        self.assertEqual(kills, 8)
+        self.assertEqual(self.adapter(job.id), self.adapter(whole.id))
+        steps = [e.data["step"] for e in self.jobs.list_events(job.id, limit=100) if e.type == "metrics"]
+        self.assertEqual(sorted(set(steps)), list(range(1, 121)))
+        self.assertEqual(self.ask(self.jobs.retrieve(job.id).fine_tuned_model),
+                         self.ask(self.jobs.retrieve(whole.id).fine_tuned_model))
+
+
+if __name__ == "__main__":
+    unittest.main()
