@@ -25,10 +25,10 @@ class FineTune(test_jobs.Folder):
         self.client = self.connect(self.server)
         self.jobs = self.client.fine_tuning.jobs
 
-    def create(self, epochs=4, **more):
+    def create(self, epochs=4, batch=4, **more):
         graft = {"lora": {"r": 8, "dropout": 0.1}, "learning_rate": 1e-2, **more.pop("graft", {})}
         f = self.client.files.create(file=("train.jsonl", DATA), purpose="fine-tune").id
-        hyper = {"n_epochs": epochs, "batch_size": 4}
+        hyper = {"n_epochs": epochs, "batch_size": batch}
         return self.jobs.create(model="tiny", training_file=f, seed=5,
                                 method={"type": "supervised", "supervised": {"hyperparameters": hyper}},
                                 extra_body={"graft": graft}, **more)
@@ -84,7 +84,7 @@ class FineTune(test_jobs.Folder):
 
     def test_pause_and_cancel(self):
         self.begin()
-        job = self.create(epochs=400, graft={"save_steps": 1000})
+        job = self.create(epochs=50, batch=1, graft={"save_steps": 1000})
         self.wait_step(job.id, 3)
         self.assertEqual(self.jobs.pause(job.id).status, "paused")
         end = time.monotonic() + 30

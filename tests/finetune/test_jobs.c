@@ -211,7 +211,8 @@ static void run_stop(void *arg, enum ft_stop why) {
 
 static void start_control(struct world *w) {
     struct err_info info = {0};
-    const struct ft_job_runner r = {run_validate, run_start, run_stop, w};
+    const struct ft_job_runner r = {
+        .validate = run_validate, .start = run_start, .stop = run_stop, .arg = w};
     ok(ft_control_start(&w->home, &r, &w->control, &info), &info);
 }
 

@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+// An engine that serves and trains on one thread: answers have the tokens and log-probabilities that they
+// have without training, the trained adapter the bits that it has without serving; memory comes back.
+#include "base/mem.h"
+#include "base/thread.h"
+#include "gateway/train_place.h"
+#include "tests/finetune/train_fixture.h"
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+enum {
+    EXPONENT = 40,
+    ALL_TARGETS = (1 << MDL_TARGETS) - 1,
+    PROMPT = 40,
+    NEW = 24,
+    ASKED = 30,
+    AT_ONCE = 3,
+    STEPS = 6,
+    BLOCKS = 24
+};
+
+static void check(enum err e, const struct err_info *info) {
+    if (e)
+        fail_msg("%s: %s", err_name(e), info->message);
+}
+
+// ---- training
+
+struct trainer {
+    struct ft_exec *exec;
+    const struct tf_golden *g;
+    const struct mdl_config *config;
+    struct mdl_adapter *out;
+    enum err result;
+    struct err_info info;
+    const struct mdl_adapter *expected; // NULL: one run; else runs until `quit`
+    _Atomic int runs;
+    _Atomic bool quit;
+};
+
+static enum err steps(struct trainer *t) {
+    enum err e = ft_exec_set(t->exec, t->g->start, NULL, NULL, &t->info);
+    for (int32_t s = 0; s < STEPS && !e; s++) {
+        int64_t targets = 0;
+        for (int32_t i = 0; i < t->g->n_rows && !e; i++) {
+            struct lora_row row = tf_lora_row(&t->g->rows[i], EXPONENT);
+            struct lora_row_result res;
+            e = ft_exec_unit(t->exec, &row, &res, &t->info);
+            targets += e ? 0 : res.targets;
+        }
+        struct ft_step step = {.divisor = (double)targets,
+                               .lr = 1e-3,
+                               .beta1 = 0.9,
+                               .beta2 = 0.999,
+                               .eps = 1e-8,
+                               .t = s + 1,
+                               .exponent = EXPONENT};
+        struct ft_step_result res;
+        if (!e)
+            e = ft_exec_step(t->exec, &step, &res, &t->info);
+    }
+    return e ? e : ft_exec_get(t->exec, t->out, NULL, NULL, &t->info);
+}
+
+static void *train(void *arg) {
+    struct trainer *t = arg;
+    do {
+        t->result = steps(t);
+        if (!t->result && t->expected &&
+            memcmp(t->out->memory, t->expected->memory, t->out->values * sizeof(float)) != 0)
+            t->result = err_set(&t->info, ERR_INTERNAL, NULL, "other bits beside serving");
+        atomic_fetch_add(&t->runs, 1);
+    } while (t->expected && !t->result && !atomic_load(&t->quit));
+    return NULL;
+}
+
+static void open_trainer(struct trainer *t, const struct tf_golden *g, const struct mdl_config *c) {
+    *t = (struct trainer){.g = g, .config = c};
+    check(mdl_adapter_create(c, ALL_TARGETS, 4, 8, false, &t->out, &t->info), &t->info);
+}
+
+// ---- serving
+
+struct answer {
+    int32_t n, token[NEW];
+    float logprob[NEW];
+};
+
+static void on_wake(void *arg, struct eng_stream *s) {
+    (void)arg;
+    (void)s;
+}
+
+static struct eng_stream *ask(struct eng *e, const struct fx *x, int32_t number) {
+    int32_t ids[PROMPT];
+    struct eng_stream *s;
+    struct err_info info;
+    for (int32_t i = 0; i < PROMPT; i++)
+        ids[i] = (number * 31 + i * i * 7) % x->vocab;
+    struct eng_request r = {
+        .prompt = ids,
+        .n_prompt = PROMPT,
+        .sampling = {.temperature = number % 2 ? 0.8f : 0,
+                     .top_p = 1,
+                     .repetition = 1,
+                     .seed = (uint64_t)number,
+                     .n_logprobs = 0},
+        .n = 1,
+        .max_tokens = NEW,
+        .ignore_eos = true,
+        .n_prompt_logprobs = -1,
+        .deadline_ns = INT64_MAX,
+        .adapter_slot = -1,
+        .wake = on_wake,
+    };
+    check(eng_submit(e, &r, &s, &info), &info);
+    return s;
+}
+
+static void read_answer(struct eng_stream *s, struct answer *a) {
+    struct eng_event ev;
+    for (;;) {
+        if (!eng_stream_next(s, &ev)) {
+            usleep(100);
+        } else if (ev.type == ENG_EVENT_TOKEN) {
+            assert_true(a->n < NEW);
+            a->logprob[a->n] = ev.logprob;
+            a->token[a->n++] = ev.token;
+        } else if (ev.type == ENG_EVENT_END) {
+            assert_int_equal(ev.finish, ENG_FINISH_LENGTH);
+            break;
+        }
+    }
+    eng_stream_release(s);
+}
+
+static void serve(struct eng *e, const struct fx *x, struct answer *out) {
+    memset(out, 0, ASKED * sizeof *out);
+    for (int32_t i = 0; i < ASKED; i += AT_ONCE) {
+        struct eng_stream *s[AT_ONCE];
+        for (int32_t k = 0; k < AT_ONCE; k++)
+            s[k] = ask(e, x, i + k);
+        for (int32_t k = 0; k < AT_ONCE; k++)
+            read_answer(s[k], &out[i + k]);
+        usleep(2000); // the time that training gets
+    }
+}
+
+static struct eng *open_engine(const struct fx *x, struct train_place *p) {
+    struct kn_kv_shape shape = {x->weights->config.n_layers, x->weights->config.n_kv_heads,
+                                x->weights->config.head_dim};
+    struct eng_config cfg = {.weights = x->weights,
+                             .ops = x->ops,
+                             .device = x->device,
+                             .kv_bytes = p->memory,
+                             .max_num_seqs = AT_ONCE,
+                             .max_num_batched_tokens = 64,
+                             .max_model_len = 96,
+                             .max_queue = 8,
+                             .prefix_cache = true,
+                             .background = train_place_background(p)};
+    struct err_info info;
+    struct eng *e;
+    assert_true(p->memory >= BLOCKS * x->ops->kv_block_bytes(&shape));
+    check(eng_create(&cfg, &e, &info), &info);
+    p->engine = e;
+    check(eng_start(e, &info), &info);
+    return e;
+}
+
+// ---- tests
+
+static struct ft_exec_config config_of(const struct fx *x) {
+    return (struct ft_exec_config){.weights = x->weights,
+                                   .lora = {.targets = ALL_TARGETS, .r = 4, .alpha = 8},
+                                   .limits = {TF_TOKENS, TF_SEQS, true},
+                                   .clock = &clock_system};
+}
+
+static void test_both(void **state) {
+    (void)state;
+    static struct answer quiet[ASKED], busy[ASKED];
+    struct fx x;
+    struct tf_golden g;
+    struct trainer alone, beside;
+    struct train_place place = {.memory = 1 << 20};
+    struct err_info info;
+    struct thread thread;
+    fx_open(&x, "tests/golden/models/q8_0.gguf", &(struct fx_options){0});
+    tf_golden_read(&g, &x.weights->config, "q8_0");
+    struct ft_exec_config cfg = config_of(&x);
+    open_trainer(&alone, &g, &x.weights->config);
+    open_trainer(&beside, &g, &x.weights->config);
+    check(ft_exec_create(&cfg, &alone.exec, &info), &info);
+    train(&alone);
+    check(alone.result, &alone.info);
+    ft_exec_destroy(alone.exec);
+
+    check(train_place_init(&place, &info), &info);
+    struct eng *e = open_engine(&x, &place);
+    serve(e, &x, quiet);
+    beside.expected = alone.out;
+    check(train_place_create(&place, &cfg, &beside.exec, &info), &info);
+    assert_int_equal(thread_start(&thread, "trainer", train, &beside), ERR_OK);
+    for (int i = 0; i < 3 || atomic_load(&beside.runs) < 2; i++) {
+        serve(e, &x, busy);
+        assert_memory_equal(quiet, busy, sizeof quiet);
+    }
+    atomic_store(&beside.quit, true);
+    thread_join(&thread);
+    check(beside.result, &beside.info);
+    train_place_destroy(&place, beside.exec);
+    serve(e, &x, busy); // on memory that was lent
+    assert_memory_equal(quiet, busy, sizeof quiet);
+    eng_stop(e);
+    eng_destroy(e);
+    train_place_fini(&place);
+    assert_memory_not_equal(alone.out->memory, g.start->memory, alone.out->values * sizeof(float));
+    mdl_adapter_destroy(alone.out);
+    mdl_adapter_destroy(beside.out);
+    tf_golden_fini(&g);
+    fx_close(&x);
+}
+
+static void test_stop(void **state) {
+    (void)state;
+    struct fx x;
+    struct tf_golden g;
+    struct trainer t;
+    struct train_place place = {.memory = 1 << 20};
+    struct err_info info;
+    struct thread thread;
+    fx_open(&x, "tests/golden/models/f32.gguf", &(struct fx_options){0});
+    tf_golden_read(&g, &x.weights->config, "f32");
+    struct ft_exec_config cfg = config_of(&x);
+    check(train_place_init(&place, &info), &info);
+    struct eng *e = open_engine(&x, &place);
+    for (int i = 0; i < 5; i++) {
+        open_trainer(&t, &g, &x.weights->config);
+        check(train_place_create(&place, &cfg, &t.exec, &info), &info);
+        assert_int_equal(thread_start(&thread, "trainer", train, &t), ERR_OK);
+        usleep((useconds_t)i * 300);
+        train_place_stop(&place);
+        thread_join(&thread);
+        assert_true(t.result == ERR_CANCELLED || (i && t.result == ERR_OK));
+        train_place_destroy(&place, t.exec);
+        mdl_adapter_destroy(t.out);
+    }
+    train_place_stop(&place); // of nobody
+    // A row that the cache can never lend memory to.
+    place.memory = 4096;
+    assert_int_equal(train_place_create(&place, &cfg, &t.exec, &info), ERR_LIMIT);
+    assert_non_null(strstr(info.message, "--kv-cache-memory-bytes"));
+    eng_stop(e);
+    eng_destroy(e);
+    train_place_fini(&place);
+    tf_golden_fini(&g);
+    fx_close(&x);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_both),
+        cmocka_unit_test(test_stop),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
