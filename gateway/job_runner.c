@@ -4,6 +4,7 @@
 #include "base/hash.h"
 #include "base/json_write.h"
 #include "base/mem.h"
+#include "finetune/evaluate.h"
 #include "finetune/files.h"
 #include "finetune/job_log.h"
 #include <errno.h>
@@ -154,6 +155,7 @@ static void fill_options(struct job_run *run, int64_t seed, int64_t samples) {
         .save_steps = s->save_steps,
         .save_limit = KEEP_CHECKPOINTS,
         .eval_steps = s->eval_steps,
+        .eval_samples = (int64_t)json_number_value(json_object_get(s->evaluation, "eval_samples")),
     };
 }
 
@@ -295,6 +297,60 @@ static enum err store_result(struct job_runner *r, struct err_info *info) {
     return e ? e : ft_job_add_result(home_of(r), r->run->id, f.id, info);
 }
 
+// ---- release gates
+
+static enum err base_loss(struct job_runner *r, double *loss, struct err_info *info) {
+    struct train_job *t = &r->run->train;
+    const struct ft_evaluate_config cfg = {.exec = t->exec,
+                                           .data = t->validation,
+                                           .row_tokens = t->row_tokens,
+                                           .row_seqs = t->row_seqs,
+                                           .base = true,
+                                           .stop = &t->stop};
+    struct ft_evaluation v;
+    enum err e = ft_evaluate(&cfg, &v, info);
+    if (!e)
+        *loss = v.loss / (double)(v.targets ? v.targets : 1);
+    return e;
+}
+
+static enum err refuse(struct job_run *run, const char *gate, double want, double found,
+                       struct err_info *info) {
+    run->code = "release_gate";
+    return err_set(info, ERR_INVALID, gate,
+                   "the model is not released: %s is %g, and %g was found; the adapter is kept "
+                   "with the job",
+                   gate, want, found);
+}
+
+static enum err check_gates(struct job_runner *r, struct err_info *info) {
+    struct job_run *run = r->run;
+    const json_t *most = json_object_get(run->spec.evaluation, "max_valid_loss");
+    const json_t *least = json_object_get(run->spec.evaluation, "min_improvement");
+    double after = run->train.state.valid_loss, before = 0;
+    if (most && !(after <= json_number_value(most)))
+        return refuse(run, "max_valid_loss", json_number_value(most), after, info);
+    enum err e = least ? base_loss(r, &before, info) : ERR_OK;
+    if (!e && least && !(before - after >= json_number_value(least)))
+        return refuse(run, "min_improvement", json_number_value(least), before - after, info);
+    return e;
+}
+
+// A gate that nobody would look at must not seem to have been passed.
+static enum err know_gates(const struct ft_job_spec *s, struct err_info *info) {
+    static const char *const unknown[] = {"required", "forbidden", "sample_prompts"};
+    static const char *const loss[] = {"max_valid_loss", "min_improvement"};
+    for (size_t i = 0; i < sizeof unknown / sizeof *unknown; i++)
+        if (json_array_size(json_object_get(s->evaluation, unknown[i])))
+            return err_set(info, ERR_UNSUPPORTED, "graft.evaluation",
+                           "graft.evaluation.%s is not supported yet", unknown[i]);
+    for (size_t i = 0; i < sizeof loss / sizeof *loss; i++)
+        if (json_object_get(s->evaluation, loss[i]) && !s->validation_file)
+            return err_set(info, ERR_INVALID, "validation_file",
+                           "graft.evaluation.%s needs a validation file", loss[i]);
+    return ERR_OK;
+}
+
 // ---- publishing: changes of adapters are made on their own thread
 
 struct publication {
@@ -347,7 +403,7 @@ static enum err train(struct job_runner *r, struct err_info *info) {
     if ((e = train_job_run(t, info)))
         return e;
     enter(r, FT_JOB_EVALUATING, "Training has ended, evaluating the result");
-    if ((e = train_job_finish(t, info)))
+    if ((e = train_job_finish(t, info)) || (e = check_gates(r, info)))
         return e;
     enter(r, FT_JOB_PUBLISHING, "Publishing the fine-tuned model");
     if (atomic_load(&r->discard))
@@ -383,7 +439,8 @@ static void *run_job(void *arg) {
     } else if (e) {
         end.how = FT_END_FAILED;
         end.retry = may_pass(e);
-        snprintf(end.error_code, sizeof end.error_code, "%s", code_of(e));
+        snprintf(end.error_code, sizeof end.error_code, "%s",
+                 r->run->code ? r->run->code : code_of(e));
         snprintf(end.error_message, sizeof end.error_message, "%s", info.message);
     } else {
         snprintf(end.fine_tuned_model, sizeof end.fine_tuned_model, "%s", r->run->name);
@@ -418,6 +475,8 @@ static enum err prepare(struct job_runner *r, const struct ft_job *job, struct e
         return err_set(info, ERR_NOMEM, NULL, "out of memory");
     enum err e = ft_job_spec_read(run->request, &run->spec, info);
     if (e)
+        return e;
+    if ((e = know_gates(&run->spec, info)))
         return e;
     ft_job_model_name(job, run->spec.suffix, run->name, sizeof run->name);
     e = open_model(r, info);

@@ -19,6 +19,7 @@ struct job_run { // the job in hand
     struct ft_job_spec spec;
     json_t *request; // owns what spec points to
     char id[FT_ID_MAX], name[400];
+    const char *code; // of a failure that has one; static
     uint64_t tenant;
     int64_t told_step; // steps up to here have their event
     char path[600];

@@ -111,6 +111,24 @@ class FineTune(test_jobs.Folder):
         job = self.create(graft={"lora": {"r": 16}})
         job = self.wait(self.client, job.id, "failed")
         self.assertIn("--max-lora-rank", job.error.message)
+        job = self.create(graft={"evaluation": {"required": [{"prompt": "a", "output": "b"}]}})
+        self.assertIn("not supported", self.wait(self.client, job.id, "failed").error.message)
+        job = self.create(graft={"evaluation": {"max_valid_loss": 1}})
+        self.assertIn("validation file", self.wait(self.client, job.id, "failed").error.message)
+
+    def test_gates(self):
+        self.begin()
+        v = self.client.files.create(file=("valid.jsonl", DATA), purpose="fine-tune").id
+        for gates, passes in (({"max_valid_loss": 1e-9}, False), ({"min_improvement": 100}, False),
+                              ({"max_valid_loss": 100, "min_improvement": 0.1}, True)):
+            job = self.create(epochs=2, validation_file=v, graft={"evaluation": gates})
+            job = self.wait(self.client, job.id, "succeeded" if passes else "failed", 60)
+            served = any(job.id[6:18] in m.id for m in self.client.models.list())
+            self.assertEqual(served, passes)
+            if not passes:
+                self.assertEqual(job.error.code, "release_gate")
+                self.assertIn(next(iter(gates)), job.error.message)
+                self.assertIsNone(job.fine_tuned_model)
 
     def test_killed(self):
         self.begin()
