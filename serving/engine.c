@@ -7,7 +7,7 @@
 enum { POLL_NS = 5000000 }; // while memory that background work holds is waited for
 
 static enum err check_config(const struct eng_config *c, struct err_info *info) {
-    static const char *const text = "%s must be at least %d";
+    static const char text[] = "%s must be at least %d";
     if (c->max_num_seqs < 1)
         return err_set(info, ERR_INVALID, "max_num_seqs", text, "max_num_seqs", 1);
     if (c->max_num_batched_tokens < 1)
