@@ -119,7 +119,7 @@ void adapter_forcible(const struct mdl_weights *w, struct kn_queue *q, int32_t *
     assert_int_equal(w->ops->queue_wait(q, NULL), ERR_OK);
     int32_t found = 0;
     for (int32_t t = c->n_eos ? c->eos[0] + 1 : 0; t < c->vocab && found < n; t++) {
-        double own = 0, other = -INFINITY, length = 0;
+        double own = 0, other = (double)-INFINITY, length = 0;
         for (int32_t v = 0; v < c->vocab; v++) {
             double s = 0;
             for (size_t i = 0; i < h; i++)
