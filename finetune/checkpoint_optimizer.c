@@ -172,7 +172,7 @@ static enum err check_header(int fd, const struct buf *expected) {
     if (!found)
         return ERR_NOMEM;
     enum err e = read_all(fd, found, expected->len);
-    if (!e && memcmp(found, expected->data, expected->len))
+    if (!e && memcmp(found, expected->data, expected->len) != 0)
         e = ERR_FORMAT;
     mem_free(found);
     return e;

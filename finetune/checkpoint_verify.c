@@ -110,7 +110,7 @@ static enum err check_marker(int dir, struct err_info *info) {
     enum err e = ft__hash_file(dir, "manifest.json", expected, info);
     if (e)
         return e;
-    if (n < FT__HEX - 1 || memcmp(found, expected, FT__HEX - 1))
+    if (n < FT__HEX - 1 || memcmp(found, expected, FT__HEX - 1) != 0)
         return err_set(info, ERR_FORMAT, NULL, "manifest.json is not what COMPLETE says");
     return ERR_OK;
 }
@@ -126,7 +126,7 @@ enum err ft__verify(int dir, json_t **manifest, struct err_info *info) {
         char hex[FT__HEX];
         const char *is =
             json_string_value(json_object_get(json_object_get(m, "files"), ft__files[i]));
-        if (!(e = ft__hash_file(dir, ft__files[i], hex, info)) && (!is || strcmp(is, hex)))
+        if (!(e = ft__hash_file(dir, ft__files[i], hex, info)) && (!is || strcmp(is, hex) != 0))
             e = err_set(info, ERR_FORMAT, NULL, "%s is not what the manifest says", ft__files[i]);
     }
     if (e || !manifest)
@@ -150,7 +150,7 @@ enum err ft_checkpoint_verify(const char *path, struct err_info *info) {
 
 // n of step-<n>, -1 for other names.
 static int64_t step_of(const char *name) {
-    if (strncmp(name, PREFIX, strlen(PREFIX)))
+    if (strncmp(name, PREFIX, strlen(PREFIX)) != 0)
         return -1;
     const char *at = name + strlen(PREFIX);
     if (*at < '0' || *at > '9' || (*at == '0' && at[1]) || strlen(at) > 18)
@@ -302,7 +302,7 @@ enum err ft__remove_folder(int parent, const char *name, struct err_info *info) 
     // What is not whole any more must not have its marker either.
     unlinkat(fd, "COMPLETE", 0);
     for (struct dirent *x; (x = readdir(d));)
-        if (strcmp(x->d_name, ".") && strcmp(x->d_name, ".."))
+        if (strcmp(x->d_name, ".") != 0 && strcmp(x->d_name, "..") != 0)
             unlinkat(fd, x->d_name, 0);
     closedir(d);
     return unlinkat(parent, name, AT_REMOVEDIR) ? durable_errno(info, errno, "remove", name)

@@ -98,7 +98,7 @@ struct lister {
 
 static void write_version(void *arg, const struct adp_info *i) {
     struct lister *l = arg;
-    if (l->name && strcmp(l->name, i->name))
+    if (l->name && strcmp(l->name, i->name) != 0)
         return;
     struct json_w *w = &l->w;
     l->n++;

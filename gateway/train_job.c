@@ -184,7 +184,7 @@ static enum err resume(struct train_job *j, struct err_info *info) {
     if ((e = ft_checkpoint_kernel_set(path, set, sizeof set, info)) ||
         (e = ft_checkpoint_read(path, &j->config, &j->state, &x, info)))
         return e;
-    if (strcmp(set, j->device_info.kernel_set)) {
+    if (strcmp(set, j->device_info.kernel_set) != 0) {
         snprintf(message, sizeof message,
                  "warning: %s was made by the kernel set %s, this one is %s: results will not have "
                  "the same bits",

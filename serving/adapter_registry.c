@@ -302,7 +302,7 @@ enum err adp_retire(struct adp_registry *r, const char *name, uint64_t version,
     lock_take(&r->lock);
     for (size_t i = 0; i < r->n_versions; i++) {
         struct adp_version *v = r->versions[i];
-        if (strcmp(v->name, name) || (version && v->number != version) || !serves(v))
+        if (strcmp(v->name, name) != 0 || (version && v->number != version) || !serves(v))
             continue;
         struct adp__name *n = find_name(r, name);
         if (n && n->active == v)

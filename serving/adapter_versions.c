@@ -165,7 +165,7 @@ enum err adp_load(struct adp_registry *r, const char *name, const struct adp_ori
     e = read_checked(r, from->path, sum, &a, info);
     if (!e) {
         set_state(v, ADP_VERIFYING);
-        if (from->digest && from->digest[0] && strcmp(from->digest, sum)) {
+        if (from->digest && from->digest[0] && strcmp(from->digest, sum) != 0) {
             mdl_adapter_destroy(a);
             e = err_set(info, ERR_FORMAT, NULL, "its content is not what it was (SHA-256 %s)", sum);
         }
@@ -224,7 +224,7 @@ enum err adp_host_take(struct adp_version *v, const struct mdl_adapter **out,
     struct mdl_adapter *a;
     char sum[65];
     enum err e = read_checked(r, path, sum, &a, info);
-    if (!e && strcmp(sum, v->digest)) {
+    if (!e && strcmp(sum, v->digest) != 0) {
         mdl_adapter_destroy(a);
         e = err_set(info, ERR_FORMAT, NULL, "%s has changed since version %llu of `%s` was loaded",
                     path, (unsigned long long)v->number, v->name);

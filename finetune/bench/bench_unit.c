@@ -183,9 +183,9 @@ int main(int argc, char **argv) {
            use.ru_maxrss >> 10);
     if (b.o.slice_us) {
         qsort(b.slices, (size_t)b.n_slices, sizeof *b.slices, ascending);
+        long long middle = b.n_slices / 2, p99 = b.n_slices * 99 / 100;
         printf("%lld calls: median %.0f us, p99 %.0f us, longest %.0f us\n", (long long)b.n_slices,
-               (double)b.slices[b.n_slices / 2] * 1e-3,
-               (double)b.slices[b.n_slices * 99 / 100] * 1e-3,
+               (double)b.slices[middle] * 1e-3, (double)b.slices[p99] * 1e-3,
                (double)b.slices[b.n_slices - 1] * 1e-3);
     }
     opt_result_fini(&res);

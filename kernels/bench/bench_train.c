@@ -171,7 +171,8 @@ static struct kn_attn_back make_attn(struct bench *b, const struct kn_batch *bat
 }
 
 static double attn_flops(int32_t seqs) {
-    double n = ROWS / seqs;
+    int32_t rows = ROWS / seqs;
+    double n = rows;
     return 5 * 2 * DIM * HEADS * seqs * n * (n + 1) / 2;
 }
 
