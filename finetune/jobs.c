@@ -46,8 +46,17 @@ void ft_job_fini(struct ft_job *j) {
 }
 
 void ft_job_model_name(const struct ft_job *j, const char *suffix, char *out, size_t cap) {
+    // The base's name as a part of an adapter's name: visible ASCII without its separators, and short
+    // enough that the whole is a name, whatever the suffix.
+    char base[41];
+    size_t n = 0;
+    for (; n < sizeof base - 1 && j->model[n]; n++) {
+        char c = j->model[n];
+        base[n] = c > ' ' && c < 0x7f && c != '@' && c != ':' ? c : '-';
+    }
+    base[n] = '\0';
     const char *digits = strchr(j->id, '-');
-    snprintf(out, cap, "ft:%s:graft:%s:%.12s", j->model, suffix ? suffix : "",
+    snprintf(out, cap, "ft:%s:graft:%s:%.12s", base, suffix ? suffix : "",
              digits ? digits + 1 : j->id);
 }
 

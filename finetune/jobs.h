@@ -131,5 +131,6 @@ enum err ft_job_progress(struct ft_home *h, const char *id, const struct ft_job_
 // Adds a result file (it must be there).
 enum err ft_job_add_result(struct ft_home *h, const char *id, const char *file,
                            struct err_info *info);
-// "ft:base:graft:suffix:id"
+// "ft:base:graft:suffix:id", at most 128 visible ASCII characters; others of the base's name, '@' and
+// ':' become '-'.
 void ft_job_model_name(const struct ft_job *j, const char *suffix, char *out, size_t cap);

@@ -257,6 +257,15 @@ static void test_create(void **state) {
     assert_memory_equal(name + 16, id + 6, 12);
     ft_job_model_name(&j, NULL, name, sizeof name);
     assert_int_equal(strncmp(name, "ft:tiny:graft::", 15), 0);
+    // A base's name may be anything, an adapter's may not.
+    snprintf(j.model, sizeof j.model, "My model@1: \xc3\xa9 %0200d", 0);
+    char longest[65];
+    memset(longest, 's', 64);
+    longest[64] = '\0';
+    ft_job_model_name(&j, longest, name, sizeof name);
+    assert_int_equal(strncmp(name, "ft:My-model-1-----00000", 23), 0);
+    assert_true(strlen(name) <= 128);
+    assert_memory_equal(name + strlen(name) - 12, id + 6, 12);
     ft_job_fini(&j);
     assert_event(w, id, "info:Created fine-tuning job: ");
     // A file that is not there, or another tenant's.
