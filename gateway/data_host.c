@@ -84,6 +84,9 @@ enum err data_host_open(struct data_host *h, const struct serve_options *o, cons
     if (e)
         return err_set(info, e, NULL, "cannot start the I/O threads");
     e = open_control(h, info);
+    if (!e && !o->enable_lora)
+        log_write(log, LOG_WARN,
+                  "--data-dir without --enable-lora: fine-tuning jobs wait in the queue");
     if (!e)
         h->api.home = &h->home;
     return e;

@@ -33,7 +33,7 @@ if (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; then
   port=0
 fi
 log=$(mktemp)
-"$root/build/release/gateway/graft" serve "$model" --port "$port" --no-access-log 2>"$log" &
+"$root/build/release/gateway/graft" serve "$model" --served-model-name SmolLM2-135M-Instruct --port "$port" --no-access-log 2>"$log" &
 server=$!
 trap 'kill $server 2>/dev/null; wait $server 2>/dev/null; rm -f "$log"' EXIT
 trap 'exit 130' INT TERM
