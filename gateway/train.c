@@ -108,7 +108,8 @@ static enum err open_output(struct train_job *j, struct err_info *info) {
     if (!e && (size_t)snprintf(j->checkpoints, sizeof j->checkpoints, "%s/checkpoints",
                                j->o.output) >= sizeof j->checkpoints)
         e = err_set(info, ERR_INVALID, "output", "--output is too long");
-    bool there = !faccessat(dir, "run.json", F_OK, 0);
+    // What ended before its first step (a model or data file that is not right) was no run yet.
+    bool there = !faccessat(dir, "run.json", F_OK, 0) && !faccessat(dir, "metrics.csv", F_OK, 0);
     if (!e && there && !j->o.resume)
         e = err_set(info, ERR_INVALID, "output",
                     "%s holds a run already; go on with it by --resume, or name another folder",

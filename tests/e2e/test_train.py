@@ -119,11 +119,17 @@ class Train(unittest.TestCase):
             _, r = self.train("refused", *options)
             self.assertNotEqual(r.returncode, 0)
             self.assertIn(said, r.stderr)
-            shutil.rmtree(os.path.join(self.folder, "refused"), ignore_errors=True)
-        self.data = self.write("bad.jsonl", [self.chat("a", "b"), {"messages": [{"role": "king", "content": "x"}]}])
+        good, self.data = self.data, self.write("bad.jsonl", [self.chat("a", "b"), {"messages": [{"role": "king", "content": "x"}]}])
         _, r = self.train("refused")
         self.assertEqual(r.returncode, 1)
         self.assertIn("line 2", r.stderr)
+        # None of these was a run yet: the folder takes one. Then it holds one.
+        self.data = good
+        _, r = self.train("refused")
+        self.assertEqual(r.returncode, 0, r.stderr)
+        _, r = self.train("refused")
+        self.assertEqual(r.returncode, 1)
+        self.assertIn("holds a run already", r.stderr)
         self.assertEqual(subprocess.run([BIN, "train"], capture_output=True).returncode, 2)
         self.assertEqual(subprocess.run([BIN, "train", "--help"], capture_output=True).returncode, 0)
 
