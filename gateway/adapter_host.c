@@ -55,11 +55,23 @@ static enum err reserve_number(struct adapter_host *h, struct err_info *info) {
     return e;
 }
 
+static enum err verify(struct adapter_host *h, const struct adapter_load *l, struct adp_version *v,
+                       bool *promote, struct err_info *info) {
+    *promote = l->promote;
+    if (!l->verify && !l->decide)
+        return ERR_OK;
+    enum err e = l->verify ? l->verify(l->arg, h->engine, v, info) : ERR_OK;
+    if (!e && l->decide)
+        e = l->decide(l->arg, h->engine, v, promote, info);
+    adp_verified(v, e, info);
+    return e;
+}
+
 static enum err publish(struct adapter_host *h, const struct adapter_load *l, struct adp_version *v,
-                        struct err_info *info) {
+                        bool promote, struct err_info *info) {
     uint64_t number = adp_number(v);
     enum err e = h->dir >= 0 ? adapter_store_copy(h, v, info) : ERR_OK;
-    bool promoted = !e && l->promote;
+    bool promoted = !e && promote;
     if (promoted)
         e = adp_promote(h->registry, l->name, number, info);
     if (!e)
@@ -76,6 +88,7 @@ enum err adapter_host_load(struct adapter_host *h, const struct adapter_load *l,
                            struct err_info *info) {
     char path[PATH_MAX];
     struct adp_version *v;
+    bool promote;
     enum err e = adp_check_name(h->registry, l->name, info);
     if (e)
         return e;
@@ -86,12 +99,15 @@ enum err adapter_host_load(struct adapter_host *h, const struct adapter_load *l,
                        l->name);
     if ((e = find_folder(h, l, path, info)) || (e = reserve_number(h, info)))
         return e;
-    const struct adp_origin from = {.path = path, .source = l->path};
+    const struct adp_origin from = {
+        .path = path, .source = l->path, .verify = l->verify || l->decide};
     e = adp_load(h->registry, l->name, &from, &v, info);
     if (e)
         return e;
     *version = adp_number(v);
-    e = publish(h, l, v, info);
+    e = verify(h, l, v, &promote, info);
+    if (!e)
+        e = publish(h, l, v, promote, info);
     adp_release(v);
     adapter_store_clean(h);
     if (!e)

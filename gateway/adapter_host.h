@@ -15,6 +15,7 @@
 
 struct adapter_host {
     struct adp_registry *registry; // NULL: none are served
+    struct eng *engine;            // where versions are verified; set once it runs
     struct io_pool *admin;         // changes; one thread
     struct io_pool *fetch;         // versions that become resident
     const struct serve_options *options;
@@ -38,6 +39,14 @@ struct adapter_load {
     bool in_place; // the name may be known
     bool promote;  // the name stands for it at once
     bool own;      // a folder of ours: no --lora-dir is asked
+    // Tries the version on an engine before anything may use it: once for each engine. It is VERIFYING
+    // then; may block; any error ends the version FAILED, with the reason. NULL: nothing is tried.
+    enum err (*verify)(void *arg, struct eng *engine, struct adp_version *v, struct err_info *info);
+    // Once, after that: whether it is promoted, or stays READY beside the active one. *promote is what
+    // the field above says. An error as above. NULL: as the field says.
+    enum err (*decide)(void *arg, struct eng *engine, struct adp_version *v, bool *promote,
+                       struct err_info *info);
+    void *arg;
 };
 enum err adapter_host_load(struct adapter_host *h, const struct adapter_load *l, uint64_t *version,
                            struct err_info *info);

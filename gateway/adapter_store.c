@@ -229,7 +229,8 @@ static enum err restore(struct adapter_host *h, const json_t *v, struct err_info
     if (!number || !name || !source || !digest)
         return err_set(info, ERR_FORMAT, NULL, "a version lacks a field");
     snprintf(path, sizeof path, "%s/v%lld", h->path, (long long)number);
-    const struct adp_origin from = {path, source, (uint64_t)number, digest};
+    const struct adp_origin from = {
+        .path = path, .source = source, .version = (uint64_t)number, .digest = digest};
     struct adp_version *loaded;
     e = adp_load(h->registry, name, &from, &loaded, info);
     if (e)

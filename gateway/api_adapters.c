@@ -34,7 +34,8 @@ static bool refuse(struct gw_request *r, const struct api_adapters *a) {
 // ---- the changes, on the adapters' thread
 
 static enum err make_load(struct change *c) {
-    const struct adapter_load l = {c->name, c->path, c->in_place, c->promote, false};
+    const struct adapter_load l = {
+        .name = c->name, .path = c->path, .in_place = c->in_place, .promote = c->promote};
     return adapter_host_load(c->host, &l, &c->version, &c->error);
 }
 

@@ -239,7 +239,7 @@ enum err model_host_open(struct model_host *h, const char *path, const struct se
     rc = adapter_host_open(&h->adapters, o, h->data_dir, &h->config, app, log, info);
     if (!rc)
         rc = start_engine(h, o, log, metrics, app, info);
-    app->engine = h->engine;
+    app->engine = h->adapters.engine = h->engine;
     return rc;
 }
 

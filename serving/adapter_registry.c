@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The life of an adapter version. The function behind each edge:
 //
-//   STAGED --adp_load--> LOADING --adp_load--> VERIFYING --adp_load--> READY
-//     any of the first three --adp_load--> FAILED
+//   STAGED --adp_load--> LOADING --adp_load--> VERIFYING --adp_load, or adp_verified--> READY
+//     any of the first three --adp_load--> FAILED; VERIFYING --adp_verified--> FAILED
 //   READY --adp_promote--> ACTIVE --adp_promote of another--> READY
 //   ACTIVE --adp_roll_back--> ROLLED_BACK --adp_promote--> ACTIVE
 //   READY, ACTIVE, ROLLED_BACK --adp_retire, or superseded twice--> DRAINING
@@ -11,8 +11,10 @@
 // Invariants
 // 1. A number belongs to one version for ever; what it holds never changes (its digest says so).
 // 2. Of a name at most one version is ACTIVE, and it is the one that names[].active points to.
-// 3. Pins exist in READY, ACTIVE, ROLLED_BACK and DRAINING only; only the first three get new ones.
-// 4. A version's memory lives while refs > 0; the list has one, so pins need none.
+// 3. Pins exist in VERIFYING (of whoever verifies), READY, ACTIVE, ROLLED_BACK and DRAINING, and new ones
+//    in all of these but the last; those of one that FAILED end soon.
+// 4. A version's memory lives while refs > 0; the list has one, and keeps what is pinned, so pins need
+//    none.
 #include "serving/adapter_registry.h"
 #include "base/mem.h"
 #include "serving/adapter_registry_internal.h"
@@ -110,14 +112,18 @@ enum err adp__insert(struct adp_registry *r, struct adp_version *v) {
     return ERR_OK;
 }
 
+static bool is_dead(const struct adp_version *v) {
+    return (v->state == ADP_RETIRED || v->state == ADP_FAILED) && !v->pins;
+}
+
 // Listings would grow for ever.
 void adp__trim_dead(struct adp_registry *r) {
     size_t dead = 0;
     for (size_t i = 0; i < r->n_versions; i++)
-        dead += r->versions[i]->state == ADP_RETIRED || r->versions[i]->state == ADP_FAILED;
+        dead += is_dead(r->versions[i]);
     for (size_t i = 0; i < r->n_versions && dead > ADP__DEAD_MAX;) {
         struct adp_version *v = r->versions[i];
-        if (v->state != ADP_RETIRED && v->state != ADP_FAILED) {
+        if (!is_dead(v)) {
             i++;
             continue;
         }
@@ -214,15 +220,19 @@ enum err adp_check_name(const struct adp_registry *r, const char *name, struct e
 
 // ---- promote, roll back, retire
 
-static void end_version(struct adp_version *v) {
+void adp__let_go(struct adp_version *v) {
     struct adp_registry *r = v->reg;
-    adp__move(v, ADP_RETIRED);
     adp__free_host(v);
     r->retired[(r->retired_at + r->n_retired) % ADP__RETIRED_MAX] = v->number;
     if (r->n_retired < ADP__RETIRED_MAX)
         r->n_retired++;
     else
         r->retired_at = (r->retired_at + 1) % ADP__RETIRED_MAX;
+}
+
+static void end_version(struct adp_version *v) {
+    adp__move(v, ADP_RETIRED);
+    adp__let_go(v);
 }
 
 static void drain(struct adp_version *v) {
@@ -395,8 +405,8 @@ void adp_unpin(struct adp_version *v) {
     struct adp_registry *r = v->reg;
     lock_take(&r->lock);
     assert(v->pins > 0);
-    if (--v->pins == 0 && v->state == ADP_DRAINING) {
-        end_version(v);
+    if (--v->pins == 0 && (v->state == ADP_DRAINING || v->state == ADP_FAILED)) {
+        v->state == ADP_DRAINING ? end_version(v) : adp__let_go(v);
         adp__trim_dead(r);
     }
     lock_drop(&r->lock);

@@ -52,14 +52,18 @@ enum err adp_check_name(const struct adp_registry *r, const char *name, struct e
 
 // Reads and checks the folder as a new version of `name`, which ends READY, or FAILED with the
 // reason. `source` is what listings show. `version` 0: the next number; else one that an earlier
-// process gave, with the digest it had then ("": any). Reads files. *out is held until adp_release.
+// process gave, with the digest it had then ("": any). `verify`: it ends VERIFYING instead of READY, for
+// the caller to try it on an engine. Reads files. *out is held until adp_release.
 struct adp_origin {
     const char *path, *source;
     uint64_t version;
     const char *digest;
+    bool verify;
 };
 enum err adp_load(struct adp_registry *r, const char *name, const struct adp_origin *from,
                   struct adp_version **out, struct err_info *info);
+// Ends VERIFYING: e ERR_OK: READY; else FAILED, with the reason.
+void adp_verified(struct adp_version *v, enum err e, const struct err_info *info);
 // From now on the version is read again from this folder.
 enum err adp_set_path(struct adp_version *v, const char *path);
 // Ends what adp_load or adp_hold began; the registry keeps the version as long as its state says.
@@ -82,7 +86,7 @@ enum err adp_alias(struct adp_registry *r, const char *alias, const char *target
 enum err adp_resolve(struct adp_registry *r, const char *name, struct adp_version **out,
                      struct err_info *info);
 bool adp_knows(struct adp_registry *r, const char *name); // whether adp_resolve would succeed
-void adp_pin(struct adp_version *v);                      // of one that the caller has pinned
+void adp_pin(struct adp_version *v); // of one that the caller has pinned, or verifies
 void adp_unpin(struct adp_version *v);
 
 // Immutable parts.

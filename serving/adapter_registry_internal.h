@@ -57,4 +57,6 @@ void adp__unref(struct adp_version *v);
 enum err adp__insert(struct adp_registry *r, struct adp_version *v);
 void adp__trim_dead(struct adp_registry *r);
 void adp__trim_host(struct adp_registry *r);
+// No request will use it any more: its host memory goes, and the engine is told.
+void adp__let_go(struct adp_version *v);
 void adp__free_host(struct adp_version *v); // unless somebody reads it

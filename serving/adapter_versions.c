@@ -142,6 +142,9 @@ static enum err fail(struct adp_version *v, enum err e, const struct err_info *i
     lock_take(&v->reg->lock);
     adp__move(v, ADP_FAILED);
     v->reason = mem_strdup(info->message[0] ? info->message : err_text(e));
+    if (!v->pins)
+        adp__let_go(v);
+    adp__trim_dead(v->reg);
     lock_drop(&v->reg->lock);
     if (v->reg->cfg.log)
         log_write(v->reg->cfg.log, LOG_WARN, "adapter %s@%llu: %s", v->name,
@@ -181,11 +184,19 @@ enum err adp_load(struct adp_registry *r, const char *name, const struct adp_ori
     v->max_r = a->max_r;
     v->host = a;
     v->host_used = ++r->ticks;
-    adp__move(v, ADP_READY);
+    if (!from->verify)
+        adp__move(v, ADP_READY);
     adp__trim_host(r);
     lock_drop(&r->lock);
     *out = v;
     return ERR_OK;
+}
+
+void adp_verified(struct adp_version *v, enum err e, const struct err_info *info) {
+    if (e)
+        fail(v, e, info);
+    else
+        set_state(v, ADP_READY);
 }
 
 enum err adp_set_path(struct adp_version *v, const char *path) {
@@ -247,7 +258,7 @@ void adp_host_drop(struct adp_version *v) {
     struct adp_registry *r = v->reg;
     lock_take(&r->lock);
     v->host_users--;
-    if (v->state == ADP_RETIRED)
+    if (v->state == ADP_RETIRED || v->state == ADP_FAILED)
         adp__free_host(v);
     adp__trim_host(r);
     lock_drop(&r->lock);

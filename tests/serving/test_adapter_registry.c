@@ -263,6 +263,65 @@ static void a_bad_folder_fails_its_version_alone(void **state) {
     rx_close(&x);
 }
 
+// Held by whoever verifies; no name reaches it, not even name@number.
+static struct adp_version *load_verifying(struct rx *x) {
+    struct adp_version *v;
+    const struct adp_origin from = {.path = "tests/golden/adapters/qv", .verify = true};
+    assert_int_equal(adp_load(x->r, "new", &from, &v, &x->info), ERR_OK);
+    return v;
+}
+
+static void a_version_is_verified_before_anything_uses_it(void **state) {
+    (void)state;
+    struct rx x;
+    rx_open(&x, 4);
+    struct adp_version *v = load_verifying(&x);
+    assert_state(&x, 1, ADP_VERIFYING);
+    assert_int_equal(resolve(&x, "new@1"), 0);
+    assert_int_equal(adp_promote(x.r, "new", 1, &x.info), ERR_INVALID);
+    assert_non_null(strstr(x.info.message, "version 1 of `new` is verifying, not ready"));
+    assert_int_equal(adp_retire(x.r, "new", 1, &x.info), ERR_NOT_FOUND);
+    adp_pin(v); // the verifier's requests
+    adp_unpin(v);
+    assert_state(&x, 1, ADP_VERIFYING);
+    adp_verified(v, ERR_OK, NULL);
+    adp_release(v);
+    assert_state(&x, 1, ADP_READY);
+    promote(&x, "new", 1);
+    assert_int_equal(resolve(&x, "new"), 1);
+    rx_close(&x);
+}
+
+static void a_version_that_fails_goes_with_its_last_request(void **state) {
+    (void)state;
+    struct rx x;
+    rx_open(&x, 4);
+    struct adp_version *v = load_verifying(&x);
+    uint64_t told;
+    adp_pin(v);
+    err_set(&x.info, ERR_INVALID, NULL, "sample 3 is another");
+    adp_verified(v, ERR_INVALID, &x.info);
+    assert_state(&x, 1, ADP_FAILED);
+    assert_string_equal(info_of(&x, 1).reason, "sample 3 is another");
+    assert_int_equal(resolve(&x, "new@1"), 0);
+    adp_release(v);
+    // Failed versions are forgotten after a while, but not one that a request still runs on.
+    const struct adp_origin bad = {.path = "tests/golden/adapters/quantised"};
+    struct adp_version *none;
+    for (int i = 0; i < 200; i++)
+        assert_int_equal(adp_load(x.r, "bad", &bad, &none, &x.info), ERR_FORMAT);
+    while (adp_take_retired(x.r, &told, 1))
+        assert_int_not_equal(told, 1); // the engine keeps its slot as long
+    assert_state(&x, 1, ADP_FAILED);
+    adp_unpin(v);
+    assert_int_equal(adp_take_retired(x.r, &told, 1), 1);
+    assert_int_equal(told, 1);
+    struct found f = {.version = 1};
+    assert_int_equal(adp_list(x.r, look, &f), ERR_OK);
+    assert_int_equal(f.n, 0);
+    rx_close(&x);
+}
+
 static void dead_versions_are_forgotten(void **state) {
     (void)state;
     struct rx x;
@@ -384,6 +443,8 @@ int main(void) {
         cmocka_unit_test(pins_keep_a_version_until_its_last_request),
         cmocka_unit_test(aliases),
         cmocka_unit_test(a_bad_folder_fails_its_version_alone),
+        cmocka_unit_test(a_version_is_verified_before_anything_uses_it),
+        cmocka_unit_test(a_version_that_fails_goes_with_its_last_request),
         cmocka_unit_test(dead_versions_are_forgotten),
         cmocka_unit_test(host_memory_is_bounded_and_read_again),
         cmocka_unit_test(failing_allocations),
