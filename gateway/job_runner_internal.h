@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the files of a job's run share; everything runs on the job's thread but where it says otherwise.
+//
+//   job_runner.c    the thread, the order of the run, how it ended
+//   job_prepare.c   what the job asks for: options, files, model (control thread)
+//   job_events.c    what is told of it: events, progress, checkpoints
+//   job_gates.c     release gates
+//   job_publish.c   the adapter into service, the result file
+#pragma once
+#include "gateway/job_runner.h"
+
+static inline struct ft_home *job__home(const struct job_runner *r) {
+    return r->validator->home;
+}
+
+// job_prepare.c. Fills r->run, which is zeros; what it opened is closed by train_job_close_run.
+enum err job__prepare(struct job_runner *r, const struct ft_job *job, struct err_info *info);
+
+// job_events.c. An event that cannot be written is a line in the log. `data`: a JSON object, or NULL.
+void job__tell(const struct job_runner *r, const char *level, const char *type, const char *message,
+               const char *data);
+// Moves the job on. It may have been paused or cancelled meanwhile: then it stays so, and the end tells.
+void job__enter(const struct job_runner *r, enum ft_job_state to, const char *message);
+enum err job__tell_resolved(struct job_runner *r, struct err_info *info); // what "auto" became
+// Of struct train_hooks; arg is the struct job_runner.
+void job__on_tell(void *arg, const char *message);
+enum err job__on_step(void *arg, const struct ft_progress *p, struct err_info *info);
+enum err job__on_saved(void *arg, const struct ft_state *s, struct err_info *info);
+
+// job_gates.c. Control thread: whether the gates can be looked at at all.
+enum err job__know_gates(const struct ft_job_spec *s, struct err_info *info);
+// ERR_INVALID, and the run's code: the model is not released.
+enum err job__check_gates(struct job_runner *r, struct err_info *info);
+
+// job_publish.c
+enum err job__publish(struct job_runner *r, struct err_info *info);
+enum err job__store_result(struct job_runner *r, struct err_info *info);
