@@ -65,20 +65,49 @@ enum err ft_upload_write(struct ft_upload *u, const void *p, size_t n, struct er
 }
 
 static enum err insert(struct ft_home *h, const struct ft_file *f, struct err_info *info) {
-    enum err e = db_begin(h->db, info);
-    if (e)
-        return e;
-    e = db_run(h->db, NULL, info,
-               "INSERT INTO files (" COLUMNS ") VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'processed', NULL)",
-               DB_ARGS(db_t(f->id), db_i((int64_t)f->tenant), db_t(f->filename), db_t(f->purpose),
-                       db_i(f->bytes), db_i(f->created_at),
-                       f->expires_at ? db_i(f->expires_at) : db_t(NULL), db_t(f->sha256)));
-    return db_end(h->db, e, info);
+    return db_run(h->db, NULL, info,
+                  "INSERT INTO files (" COLUMNS
+                  ") VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'processed', NULL)",
+                  DB_ARGS(db_t(f->id), db_i((int64_t)f->tenant), db_t(f->filename),
+                          db_t(f->purpose), db_i(f->bytes), db_i(f->created_at),
+                          f->expires_at ? db_i(f->expires_at) : db_t(NULL), db_t(f->sha256)));
 }
 
-enum err ft_upload_commit(struct ft_upload *u, struct ft_file *f, struct err_info *info) {
+// The result of that name that the job has already, into *f; its id is empty if there is none.
+static enum err earlier_result(struct ft_home *h, const char *job, const char *filename,
+                               struct ft_file *f, struct err_info *info) {
+    struct db_rows q;
+    *f = (struct ft_file){0};
+    enum err e =
+        db_query(h->db, &q, info,
+                 "SELECT " COLUMNS " FROM files WHERE filename = ? AND id IN (SELECT r.file"
+                 " FROM job_results r JOIN jobs j ON j.seq = r.job WHERE j.id = ?) LIMIT 1",
+                 DB_ARGS(db_t(filename), db_t(job)));
+    if (!e && db_next(&q))
+        read_row(&q, f);
+    return db_rows_end(&q, info);
+}
+
+static enum err insert_result(struct ft_home *h, const struct ft_file *f, const char *job,
+                              struct ft_file *earlier, struct err_info *info) {
+    int64_t n = 0;
+    enum err e = earlier_result(h, job, f->filename, earlier, info);
+    if (e || earlier->id[0])
+        return e;
+    e = insert(h, f, info);
+    if (!e)
+        e = db_run(h->db, &n, info,
+                   "INSERT INTO job_results (job, file) SELECT seq, ? FROM jobs WHERE id = ?",
+                   DB_ARGS(db_t(f->id), db_t(job)));
+    return e || n ? e : err_set(info, ERR_NOT_FOUND, NULL, "there is no job %.64s", job);
+}
+
+// job NULL: the file stands for itself.
+static enum err commit(struct ft_upload *u, struct ft_file *f, const char *job,
+                       struct err_info *info) {
     uint8_t digest[SHA256_BYTES];
     struct ft_home *h = u->home;
+    struct ft_file earlier = {0};
     enum err e = sha256_end(u->sha, digest);
     u->sha = NULL;
     if (e) {
@@ -92,11 +121,25 @@ enum err ft_upload_commit(struct ft_upload *u, struct ft_file *f, struct err_inf
     f->error = false;
     f->status_details[0] = '\0';
     e = durable_commit(&u->out, info);
-    if (!e)
-        e = insert(h, f, info);
-    if (e) // whether or not a rename or a commit took place: nobody was told of this file
+    if (!e && !(e = db_begin(h->db, info))) {
+        e = job ? insert_result(h, f, job, &earlier, info) : insert(h, f, info);
+        e = db_end(h->db, e, info);
+    }
+    // Whether or not a rename or a commit took place: nobody was told of this file.
+    if (e || earlier.id[0])
         (void)unlinkat(h->files, u->id, 0);
+    if (!e && earlier.id[0])
+        *f = earlier;
     return e;
+}
+
+enum err ft_upload_commit(struct ft_upload *u, struct ft_file *f, struct err_info *info) {
+    return commit(u, f, NULL, info);
+}
+
+enum err ft_upload_commit_result(struct ft_upload *u, struct ft_file *f, const char *job,
+                                 struct err_info *info) {
+    return commit(u, f, job, info);
 }
 
 void ft_upload_abort(struct ft_upload *u) {

@@ -38,6 +38,10 @@ enum err ft_upload_write(struct ft_upload *u, const void *p, size_t n, struct er
 // *f: tenant, filename, purpose and expires_at are the caller's; the rest is filled in. When this
 // returns ERR_OK, the file lasts. The upload has ended either way.
 enum err ft_upload_commit(struct ft_upload *u, struct ft_file *f, struct err_info *info);
+// The same for a job's result file, which is tied to the job in the same transaction. Where the job
+// has a result of that filename already, that one stays and *f is it.
+enum err ft_upload_commit_result(struct ft_upload *u, struct ft_file *f, const char *job,
+                                 struct err_info *info);
 void ft_upload_abort(struct ft_upload *u); // also of one that has ended or never began (zeros)
 
 // ERR_NOT_FOUND: no such file of this tenant.

@@ -136,13 +136,10 @@ enum err ft_event_list(struct ft_home *h, const struct ft_page *p,
 
 // ---- checkpoints
 
-static enum err add_checkpoint(struct ft_home *h, const char *job, int64_t step, const char *model,
+enum err ft__checkpoint_insert(struct ft_home *h, int64_t seq, int64_t step, const char *model,
                                const char *metrics, struct err_info *info) {
     char id[FT_ID_MAX], name[512];
-    int64_t seq;
-    enum err e = ft__job_seq(h, (struct ft_job_owner){.any = true}, job, &seq, NULL, info);
-    if (!e)
-        e = ft_id_make("ftckpt_", id, info);
+    enum err e = ft_id_make("ftckpt_", id, info);
     snprintf(name, sizeof name, "%s:ckpt-step-%lld", model, (long long)step);
     if (!e)
         e = db_run(
@@ -151,16 +148,16 @@ static enum err add_checkpoint(struct ft_home *h, const char *job, int64_t step,
             " VALUES (?, ?, ?, ?, ?, ?)"
             " ON CONFLICT (job, step) DO UPDATE SET metrics = excluded.metrics",
             DB_ARGS(db_t(id), db_i(seq), db_i(ft_now(h)), db_i(step), db_t(name), db_t(metrics)));
-    if (!e)
-        e = db_run(h->db, NULL, info, "UPDATE jobs SET checkpoint_at = ? WHERE seq = ?",
-                   DB_ARGS(db_i(ft_now(h)), db_i(seq)));
     return e;
 }
 
 enum err ft_checkpoint_add(struct ft_home *h, const char *job, int64_t step, const char *model,
                            const char *metrics, struct err_info *info) {
-    enum err e = db_begin(h->db, info);
-    return e ? e : db_end(h->db, add_checkpoint(h, job, step, model, metrics, info), info);
+    const struct ft_job_record r = {.progress = {-1, -1, -1, -1, NULL, false, false, true},
+                                    .checkpoint_step = step,
+                                    .model = model,
+                                    .metrics = metrics};
+    return ft_job_record(h, job, &r, info);
 }
 
 static enum err checkpoints(struct ft_home *h, const struct ft_page *p,

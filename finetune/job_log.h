@@ -45,6 +45,8 @@ enum err ft_checkpoint_list(struct ft_home *h, const struct ft_page *p,
                             bool *more, struct err_info *info);
 
 // Inside an open transaction.
+enum err ft__checkpoint_insert(struct ft_home *h, int64_t job_seq, int64_t step, const char *model,
+                               const char *metrics, struct err_info *info);
 enum err ft__event_insert(struct ft_home *h, int64_t job_seq, const char *level, const char *type,
                           const char *message, const char *data, struct err_info *info);
 enum err ft__job_seq(struct ft_home *h, struct ft_job_owner owner, const char *id, int64_t *seq,

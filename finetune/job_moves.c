@@ -114,25 +114,52 @@ static struct db_value or_null(int64_t v) {
     return v < 0 ? db_t(NULL) : db_i(v);
 }
 
-enum err ft_job_progress(struct ft_home *h, const char *id, const struct ft_job_progress *p,
-                         struct err_info *info) {
+static enum err update(struct ft_home *h, int64_t seq, const struct ft_job_progress *p,
+                       struct err_info *info) {
+    return db_run(h->db, NULL, info,
+                  "UPDATE jobs SET step = coalesce(?2, step), steps = coalesce(?3, steps),"
+                  " trained_tokens = coalesce(?4, trained_tokens),"
+                  " estimated_finish = CASE WHEN finished_at IS NULL"
+                  "   THEN coalesce(?5, estimated_finish) END,"
+                  " hyper = coalesce(?6, hyper),"
+                  " prepared_at = CASE WHEN ?7 THEN ?10 ELSE prepared_at END,"
+                  " first_step_at = CASE WHEN ?8 THEN coalesce(first_step_at, ?10)"
+                  "   ELSE first_step_at END,"
+                  " checkpoint_at = CASE WHEN ?9 THEN ?10 ELSE checkpoint_at END WHERE seq = ?1",
+                  DB_ARGS(db_i(seq), or_null(p->step), or_null(p->steps),
+                          or_null(p->trained_tokens), or_null(p->estimated_finish), db_t(p->hyper),
+                          db_i(p->prepared), db_i(p->first_step), db_i(p->checkpoint),
+                          db_i(ft_now(h))));
+}
+
+static enum err record(struct ft_home *h, const char *id, const struct ft_job_record *r,
+                       struct err_info *info) {
+    int64_t seq;
+    enum err e = ft__job_seq(h, anyone, id, &seq, NULL, info);
+    if (!e)
+        e = update(h, seq, &r->progress, info);
+    if (!e && r->level)
+        e = ft__event_insert(h, seq, r->level, r->type, r->message, r->data, info);
+    if (!e && r->model)
+        e = ft__checkpoint_insert(h, seq, r->checkpoint_step, r->model, r->metrics, info);
+    return e;
+}
+
+enum err ft_job_record(struct ft_home *h, const char *id, const struct ft_job_record *r,
+                       struct err_info *info) {
     enum err e = db_begin(h->db, info);
     if (e)
         return e;
-    e = db_run(h->db, NULL, info,
-               "UPDATE jobs SET step = coalesce(?2, step), steps = coalesce(?3, steps),"
-               " trained_tokens = coalesce(?4, trained_tokens),"
-               " estimated_finish = CASE WHEN finished_at IS NULL"
-               "   THEN coalesce(?5, estimated_finish) END,"
-               " hyper = coalesce(?6, hyper),"
-               " prepared_at = CASE WHEN ?7 THEN ?10 ELSE prepared_at END,"
-               " first_step_at = CASE WHEN ?8 THEN coalesce(first_step_at, ?10)"
-               "   ELSE first_step_at END,"
-               " checkpoint_at = CASE WHEN ?9 THEN ?10 ELSE checkpoint_at END WHERE id = ?1",
-               DB_ARGS(db_t(id), or_null(p->step), or_null(p->steps), or_null(p->trained_tokens),
-                       or_null(p->estimated_finish), db_t(p->hyper), db_i(p->prepared),
-                       db_i(p->first_step), db_i(p->checkpoint), db_i(ft_now(h))));
-    return db_end(h->db, e, info);
+    e = db_end(h->db, record(h, id, r, info), info);
+    if (!e && r->level)
+        ft__events_bump(h);
+    return e;
+}
+
+enum err ft_job_progress(struct ft_home *h, const char *id, const struct ft_job_progress *p,
+                         struct err_info *info) {
+    const struct ft_job_record r = {.progress = *p};
+    return ft_job_record(h, id, &r, info);
 }
 
 enum err ft_job_add_result(struct ft_home *h, const char *id, const char *file,

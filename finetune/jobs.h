@@ -128,7 +128,18 @@ struct ft_job_progress {
 };
 enum err ft_job_progress(struct ft_home *h, const char *id, const struct ft_job_progress *p,
                          struct err_info *info);
-// Adds a result file (it must be there).
+// The same with what belongs to it, all or nothing: a process that dies never leaves a step without its
+// event, nor one that is told twice, nor a checkpoint's time without its row.
+struct ft_job_record {
+    struct ft_job_progress progress;
+    const char *level, *type, *message, *data; // an event (job_log.h); level NULL: none
+    // A checkpoint that is whole on the disk; model NULL: none (ft_checkpoint_add).
+    int64_t checkpoint_step;
+    const char *model, *metrics;
+};
+enum err ft_job_record(struct ft_home *h, const char *id, const struct ft_job_record *r,
+                       struct err_info *info);
+// Adds a result file (it must be there; see also ft_upload_commit_result).
 enum err ft_job_add_result(struct ft_home *h, const char *id, const char *file,
                            struct err_info *info);
 // "ft:base:graft:suffix:id", at most 128 visible ASCII characters; others of the base's name, '@' and

@@ -43,7 +43,10 @@ static void write_metrics(struct json_w *w, const struct ft_state *s, bool evalu
     }
 }
 
-static void tell_step(const struct job_runner *r, const struct ft_progress *p) {
+// The step with its event, in one transaction: whatever a kill leaves, each step is told of once.
+enum err job__on_step(void *arg, const struct ft_progress *p, struct err_info *info) {
+    struct job_runner *r = arg;
+    struct job_run *run = r->run;
     const struct ft_state *s = p->state;
     char message[160];
     struct buf data;
@@ -61,26 +64,23 @@ static void tell_step(const struct job_runner *r, const struct ft_progress *p) {
                      (long long)s->step, (long long)p->steps, s->train_loss);
     if (p->evaluated)
         snprintf(message + n, sizeof message - (size_t)n, ", validation loss=%.4f", s->valid_loss);
-    job__tell(r, "info", "metrics", message, buf_err(&data) ? NULL : data.data);
+    const struct ft_job_record now = {
+        .progress = {.step = s->step,
+                     .steps = p->steps,
+                     .trained_tokens = s->trained_tokens,
+                     .estimated_finish = ft_now(job__home(r)) + (int64_t)ceil(p->eta_s),
+                     .first_step = s->step == 1},
+        // Steps behind the checkpoint are done again with the same bits; they were told of.
+        .level = s->step > run->told_step ? "info" : NULL,
+        .type = "metrics",
+        .message = message,
+        .data = data.data};
+    enum err e = buf_err(&data) ? err_set(info, buf_err(&data), NULL, "out of memory")
+                                : ft_job_record(job__home(r), run->id, &now, info);
+    if (!e && s->step > run->told_step)
+        run->told_step = s->step;
     buf_fini(&data);
-}
-
-enum err job__on_step(void *arg, const struct ft_progress *p, struct err_info *info) {
-    struct job_runner *r = arg;
-    struct job_run *run = r->run;
-    int64_t step = p->state->step;
-    // Steps behind the checkpoint are done again with the same bits; they were told of.
-    if (step > run->told_step) {
-        tell_step(r, p);
-        run->told_step = step;
-    }
-    const struct ft_job_progress now = {.step = step,
-                                        .steps = p->steps,
-                                        .trained_tokens = p->state->trained_tokens,
-                                        .estimated_finish =
-                                            ft_now(job__home(r)) + (int64_t)ceil(p->eta_s),
-                                        .first_step = step == 1};
-    return ft_job_progress(job__home(r), run->id, &now, info);
+    return e;
 }
 
 enum err job__on_saved(void *arg, const struct ft_state *s, struct err_info *info) {
@@ -96,9 +96,7 @@ enum err job__on_saved(void *arg, const struct ft_state *s, struct err_info *inf
                                 : ft_checkpoint_add(job__home(r), run->id, s->step, run->name,
                                                     data.data, info);
     buf_fini(&data);
-    const struct ft_job_progress now = {
-        .step = -1, .steps = -1, .trained_tokens = -1, .estimated_finish = -1, .checkpoint = true};
-    return e ? e : ft_job_progress(job__home(r), run->id, &now, info);
+    return e;
 }
 
 enum err job__tell_resolved(struct job_runner *r, struct err_info *info) {

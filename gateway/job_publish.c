@@ -75,8 +75,8 @@ enum err job__store_result(struct job_runner *r, struct err_info *info) {
         e = copy_result(fd, &u, info);
     close(fd);
     if (!e)
-        e = ft_upload_commit(&u, &f, info);
+        e = ft_upload_commit_result(&u, &f, r->run->id, info);
     else
         ft_upload_abort(&u);
-    return e ? e : ft_job_add_result(job__home(r), r->run->id, f.id, info);
+    return e;
 }

@@ -195,7 +195,8 @@ static enum err resume(struct train_job *j, struct err_info *info) {
     tell(j, message);
     e = ft_exec_set(j->exec, x.w, x.m, x.v, info);
     ft_moments_fini(&x);
-    return e;
+    // Whoever saved it may have died before it could tell.
+    return !e && j->hooks ? j->hooks->saved(j->hooks->arg, &j->state, info) : e;
 }
 
 enum err train_job_open_run(struct train_job *j, struct err_info *info) {

@@ -6,11 +6,13 @@
 #include "finetune/job_control.h"
 #include "finetune/job_log.h"
 #include "tests/cmocka_all.h"
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 struct world {
     char folder[64];
@@ -567,6 +569,77 @@ static void test_progress(void **state) {
     assert_int_equal(j.checkpoint_at, 1700000000);
 }
 
+static int count_events(struct world *w, const char *id) {
+    struct texts t = {0};
+    struct err_info info = {0};
+    const struct ft_page page = {.job = id, .after_seq = 0, .limit = 100};
+    bool more;
+    ok(ft_event_list(&w->home, &page, add_text, &t, &more, NULL, &info), &info);
+    return t.n;
+}
+
+// A step, its event and its checkpoint stand or fall together.
+static void test_record(void **state) {
+    struct world *w = *state;
+    struct err_info info = {0};
+    char id[FT_ID_MAX];
+    create(w, "", id);
+    int before = count_events(w, id);
+    struct ft_job_record r = {.progress = {.step = 4,
+                                           .steps = 10,
+                                           .trained_tokens = -1,
+                                           .estimated_finish = -1,
+                                           .checkpoint = true},
+                              .level = "info",
+                              .type = "metrics",
+                              .message = "Step 4/10",
+                              .checkpoint_step = 4,
+                              .model = "ft:x"};
+    assert_int_equal(ft_job_record(&w->home, id, &r, &info), ERR_INVALID); // metrics are missing
+    assert_int_equal(get(w, id).step, 0);
+    assert_int_equal(get(w, id).checkpoint_at, 0);
+    assert_int_equal(count_events(w, id), before);
+    uint64_t bumps = ft_events_count(&w->home);
+    r.metrics = "{}";
+    ok(ft_job_record(&w->home, id, &r, &info), &info);
+    assert_int_equal(get(w, id).step, 4);
+    assert_int_equal(get(w, id).checkpoint_at, 1700000000);
+    assert_int_equal(count_events(w, id), before + 1);
+    assert_true(ft_events_count(&w->home) > bumps);
+    assert_int_equal(ft_job_record(&w->home, "ftjob-none", &r, &info), ERR_NOT_FOUND);
+}
+
+static void put_result(struct world *w, const char *job, char id[FT_ID_MAX]) {
+    struct err_info info = {0};
+    struct ft_upload u;
+    struct ft_file f = {.filename = "step_metrics.csv", .purpose = "fine-tune-results"};
+    ok(ft_upload_begin(&w->home, &u, &info), &info);
+    ok(ft_upload_write(&u, "step\n", 5, &info), &info);
+    ok(ft_upload_commit_result(&u, &f, job, &info), &info);
+    strcpy(id, f.id);
+}
+
+// A run that is repeated after a kill leaves one result, not two.
+static void test_result(void **state) {
+    struct world *w = *state;
+    struct err_info info = {0};
+    struct ft_upload u;
+    struct ft_file f = {.filename = "step_metrics.csv", .purpose = "fine-tune-results"};
+    char id[FT_ID_MAX], first[FT_ID_MAX], second[FT_ID_MAX];
+    create(w, "", id);
+    put_result(w, id, first);
+    put_result(w, id, second);
+    assert_string_equal(first, second);
+    assert_int_equal(get(w, id).n_results, 1);
+    ok(ft_file_delete(&w->home, 0, first, &info), &info);
+    put_result(w, id, second);
+    assert_string_not_equal(first, second);
+    assert_string_equal(get(w, id).results[0], second);
+    ok(ft_upload_begin(&w->home, &u, &info), &info);
+    assert_int_equal(ft_upload_commit_result(&u, &f, "ftjob-none", &info), ERR_NOT_FOUND);
+    assert_int_equal(faccessat(w->home.files, u.id, F_OK, 0), -1);
+}
+
 static void none(void *arg, const struct ft_job *j) {
     (void)arg;
     assert_non_null(j->request);
@@ -615,6 +688,8 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_late_ends, setup, teardown),
         cmocka_unit_test_setup_teardown(test_restart, setup, teardown),
         cmocka_unit_test_setup_teardown(test_progress, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_record, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_result, setup, teardown),
         cmocka_unit_test_setup_teardown(test_without_memory, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
