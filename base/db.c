@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/db.h"
+#include "base/diskio.h"
+#include "base/durable.h"
 #include "base/mem.h"
 #include "base/thread.h"
+#include <errno.h>
 #include <sqlite3.h>
 #include <string.h>
 
@@ -10,6 +13,7 @@ enum { BUSY_MS = 5000 };
 struct db {
     sqlite3 *sql;
     struct lock lock;
+    int64_t changes; // rows that had ever been changed when the transaction began
 };
 
 static enum err code_of(int rc) {
@@ -160,12 +164,24 @@ enum err db_begin(struct db *d, struct err_info *info) {
     enum err e = db_run(d, NULL, info, "BEGIN IMMEDIATE", DB_NONE);
     if (e)
         lock_drop(&d->lock);
+    d->changes = e ? 0 : sqlite3_total_changes64(d->sql);
+    return e;
+}
+
+static enum err commit(struct db *d, struct err_info *info) {
+    const char *path = sqlite3_db_filename(d->sql, "main");
+    bool changed = sqlite3_total_changes64(d->sql) != d->changes;
+    if (changed && diskio_commit(path))
+        return durable_errno(info, errno, "write", path);
+    enum err e = db_run(d, NULL, info, "COMMIT", DB_NONE);
+    if (!e && changed)
+        diskio_committed(path);
     return e;
 }
 
 enum err db_end(struct db *d, enum err rc, struct err_info *info) {
     if (!rc)
-        rc = db_run(d, NULL, info, "COMMIT", DB_NONE);
+        rc = commit(d, info);
     if (rc && !sqlite3_get_autocommit(d->sql))
         (void)sqlite3_exec(d->sql, "ROLLBACK", NULL, NULL, NULL);
     lock_drop(&d->lock);

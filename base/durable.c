@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/durable.h"
+#include "base/diskio.h"
 #include "base/hash.h"
 #include <dirent.h>
 #include <errno.h>
@@ -28,7 +29,8 @@ static bool name_ok(const char *name) {
     return n > 0 && n <= DURABLE_NAME_MAX && name[0] != '.' && !strchr(name, '/');
 }
 
-enum err durable_begin(struct durable *d, int dir, const char *name, struct err_info *info) {
+static enum err begin(struct durable *d, int dir, const char *name, mode_t mode,
+                      struct err_info *info) {
     *d = (struct durable){.dir = dir, .fd = -1};
     if (!name_ok(name))
         return err_set(info, ERR_INVALID, NULL, "'%.64s' is not a file name", name);
@@ -39,14 +41,25 @@ enum err durable_begin(struct durable *d, int dir, const char *name, struct err_
     hex_encode(random, sizeof random, hex);
     strcpy(d->name, name);
     snprintf(d->aside, sizeof d->aside, ASIDE "%s", hex);
-    d->fd = openat(dir, d->aside, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    return d->fd < 0 ? durable_errno(info, errno, "create", name) : ERR_OK;
+    d->fd = diskio_create(dir, d->aside, mode);
+    if (d->fd >= 0)
+        return ERR_OK;
+    d->aside[0] = '\0';
+    return durable_errno(info, errno, "create", name);
+}
+
+enum err durable_begin(struct durable *d, int dir, const char *name, struct err_info *info) {
+    return begin(d, dir, name, 0600, info);
+}
+
+enum err durable_begin_public(struct durable *d, int dir, const char *name, struct err_info *info) {
+    return begin(d, dir, name, 0644, info);
 }
 
 enum err durable_write(struct durable *d, const void *p, size_t n, struct err_info *info) {
     const char *s = p;
     while (n) {
-        ssize_t put = write(d->fd, s, n);
+        ssize_t put = diskio_write(d->fd, s, n);
         if (put < 0 && errno == EINTR)
             continue;
         if (put <= 0)
@@ -58,17 +71,30 @@ enum err durable_write(struct durable *d, const void *p, size_t n, struct err_in
     return ERR_OK;
 }
 
+enum err durable_append(struct durable *d, int dir, const char *name, struct err_info *info) {
+    *d = (struct durable){.dir = dir, .fd = -1};
+    if (!name_ok(name))
+        return err_set(info, ERR_INVALID, NULL, "'%.64s' is not a file name", name);
+    strcpy(d->name, name);
+    d->fd = diskio_append(dir, name);
+    return d->fd < 0 ? durable_errno(info, errno, "open", name) : ERR_OK;
+}
+
+enum err durable_sync(struct durable *d, struct err_info *info) {
+    return diskio_sync(d->fd) ? durable_errno(info, errno, "sync", d->name) : ERR_OK;
+}
+
 enum err durable_commit(struct durable *d, struct err_info *info) {
     enum err e = ERR_OK;
-    if (fsync(d->fd) != 0)
+    if (diskio_sync(d->fd) != 0)
         e = durable_errno(info, errno, "sync", d->name);
     if (close(d->fd) != 0 && !e && errno != EINTR)
         e = durable_errno(info, errno, "close", d->name);
     d->fd = -1;
-    if (!e && renameat(d->dir, d->aside, d->dir, d->name) != 0)
+    if (!e && diskio_rename(d->dir, d->aside, d->name) != 0)
         e = durable_errno(info, errno, "rename", d->name);
     if (e)
-        (void)unlinkat(d->dir, d->aside, 0);
+        (void)diskio_unlink(d->dir, d->aside);
     d->aside[0] = '\0';
     return e ? e : durable_sync_dir(d->dir, info);
 }
@@ -78,7 +104,7 @@ void durable_abort(struct durable *d) {
         close(d->fd);
     d->fd = -1;
     if (d->aside[0])
-        (void)unlinkat(d->dir, d->aside, 0);
+        (void)diskio_unlink(d->dir, d->aside);
     d->aside[0] = '\0';
 }
 
@@ -94,13 +120,13 @@ enum err durable_put(int dir, const char *name, const void *p, size_t n, struct 
 }
 
 enum err durable_sync_dir(int dir, struct err_info *info) {
-    return fsync(dir) == 0 ? ERR_OK : durable_errno(info, errno, "sync", "a folder");
+    return diskio_sync(dir) == 0 ? ERR_OK : durable_errno(info, errno, "sync", "a folder");
 }
 
 enum err durable_remove(int dir, const char *name, struct err_info *info) {
     if (!name_ok(name))
         return err_set(info, ERR_INVALID, NULL, "'%.64s' is not a file name", name);
-    if (unlinkat(dir, name, 0) != 0)
+    if (diskio_unlink(dir, name) != 0)
         return durable_errno(info, errno, "remove", name);
     return durable_sync_dir(dir, info);
 }
@@ -109,7 +135,7 @@ enum err durable_folder(int dir, const char *name, int *out, struct err_info *in
     *out = -1;
     if (!name_ok(name))
         return err_set(info, ERR_INVALID, NULL, "'%.64s' is not a folder name", name);
-    if (mkdirat(dir, name, 0700) != 0 && errno != EEXIST)
+    if (diskio_mkdir(dir, name, 0700) != 0 && errno != EEXIST)
         return durable_errno(info, errno, "create", name);
     // Synced even where it was there: who made it may have died before its sync.
     enum err e = durable_sync_dir(dir, info);
@@ -131,12 +157,58 @@ enum err durable_clean(int dir, struct err_info *info) {
     enum err e = ERR_OK;
     struct dirent *entry;
     while (!e && (errno = 0, entry = readdir(list)) != NULL)
-        if (!strncmp(entry->d_name, ASIDE, sizeof ASIDE - 1) && unlinkat(dir, entry->d_name, 0))
+        if (!strncmp(entry->d_name, ASIDE, sizeof ASIDE - 1) && diskio_unlink(dir, entry->d_name))
             e = durable_errno(info, errno, "remove", entry->d_name);
     if (!e && errno)
         e = durable_errno(info, errno, "read", "a folder");
     closedir(list);
     return e;
+}
+
+// The folder's own name must last, too: whoever made it may have died before this.
+static enum err sync_parent(int dir, bool made, const char *path, struct err_info *info) {
+    int parent = openat(dir, "..", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (parent < 0)
+        return made ? durable_errno(info, errno, "open the folder above", path) : ERR_OK;
+    enum err e = durable_sync_dir(parent, info);
+    close(parent);
+    return made ? e : ERR_OK;
+}
+
+enum err durable_make(const char *path, mode_t mode, int *out, struct err_info *info) {
+    *out = -1;
+    bool made = diskio_mkdir(AT_FDCWD, path, mode) == 0;
+    if (!made && errno != EEXIST)
+        return durable_errno(info, errno, "create", path);
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return durable_errno(info, errno, "open", path);
+    enum err e = sync_parent(fd, made, path, info);
+    if (e)
+        close(fd);
+    else
+        *out = fd;
+    return e;
+}
+
+enum err durable_remove_folder(int dir, const char *name, const char *first,
+                               struct err_info *info) {
+    int fd = openat(dir, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0)
+        return errno == ENOENT ? ERR_OK : durable_errno(info, errno, "open", name);
+    DIR *list = fdopendir(fd);
+    if (!list) {
+        enum err e = durable_errno(info, errno, "read", name);
+        close(fd);
+        return e;
+    }
+    if (first)
+        (void)diskio_unlink(fd, first);
+    for (struct dirent *entry; (entry = readdir(list));)
+        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
+            (void)diskio_unlink(fd, entry->d_name);
+    closedir(list);
+    return diskio_rmdir(dir, name) ? durable_errno(info, errno, "remove", name) : ERR_OK;
 }
 
 // ---- the data-dir
@@ -167,25 +239,9 @@ static enum err take_lock(const char *path, struct data_dir *d, struct err_info 
     return ERR_OK;
 }
 
-// The folder's own name must last, too: whoever made it may have died before this.
-static enum err sync_parent(int dir, bool made, const char *path, struct err_info *info) {
-    int parent = openat(dir, "..", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (parent < 0)
-        return made ? durable_errno(info, errno, "open the folder above", path) : ERR_OK;
-    enum err e = durable_sync_dir(parent, info);
-    close(parent);
-    return made ? e : ERR_OK;
-}
-
 enum err data_dir_open(const char *path, struct data_dir *out, struct err_info *info) {
     *out = (struct data_dir){-1, -1};
-    bool made = mkdir(path, 0700) == 0;
-    if (!made && errno != EEXIST)
-        return durable_errno(info, errno, "create the data folder", path);
-    out->fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    enum err e = out->fd < 0 ? durable_errno(info, errno, "open the data folder", path) : ERR_OK;
-    if (!e)
-        e = sync_parent(out->fd, made, path, info);
+    enum err e = durable_make(path, 0700, &out->fd, info);
     if (!e)
         e = take_lock(path, out, info);
     if (!e)

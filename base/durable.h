@@ -10,6 +10,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 enum { DURABLE_NAME_MAX = 200 };
 
@@ -23,7 +24,13 @@ struct durable {
     char name[DURABLE_NAME_MAX + 1], aside[48];
 };
 enum err durable_begin(struct durable *d, int dir, const char *name, struct err_info *info);
+// The same for a file that others than its owner may read, as far as the umask allows.
+enum err durable_begin_public(struct durable *d, int dir, const char *name, struct err_info *info);
 enum err durable_write(struct durable *d, const void *p, size_t n, struct err_info *info);
+// A file that is there already grows behind its end. Nothing is known of what was written since the last
+// durable_sync; durable_abort ends it, and leaves the file.
+enum err durable_append(struct durable *d, int dir, const char *name, struct err_info *info);
+enum err durable_sync(struct durable *d, struct err_info *info);
 enum err durable_commit(struct durable *d, struct err_info *info); // replaces a file of that name
 void durable_abort(struct durable *d);                             // also of one that has ended
 // All of it at once.
@@ -34,6 +41,12 @@ enum err durable_sync_dir(int dir, struct err_info *info);
 // Opens a folder below `dir`, made if it is not there (and then `dir` is synced). *out is a file
 // descriptor of the caller's.
 enum err durable_folder(int dir, const char *name, int *out, struct err_info *info);
+// The same for a path, whose folder above must be there: made with this mode if it is not.
+enum err durable_make(const char *path, mode_t mode, int *out, struct err_info *info);
+// Removes a folder of plain files, `first` (may be NULL) before the others: what is not whole any more
+// shall not look so. A folder that is not there is no error. Syncs nothing: a crash may bring back
+// what was removed.
+enum err durable_remove_folder(int dir, const char *name, const char *first, struct err_info *info);
 // Drops files that were begun and neither committed nor aborted by a process that died.
 enum err durable_clean(int dir, struct err_info *info);
 

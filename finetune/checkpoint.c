@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "finetune/checkpoint.h"
+#include "base/diskio.h"
 #include "base/durable.h"
 #include "base/json_write.h"
 #include "base/mem.h"
@@ -219,7 +220,7 @@ static enum err publish(int parent, const char *aside, const char *name, struct 
         enum err removed = ft__remove_folder(parent, aside, e ? NULL : info);
         return e ? e : removed;
     }
-    if (renameat(parent, aside, parent, name))
+    if (diskio_rename(parent, aside, name))
         return durable_errno(info, errno, "rename", name);
     return durable_sync_dir(parent, info);
 }
@@ -239,7 +240,7 @@ enum err ft_checkpoint_write(const char *dir, const struct mdl_config *c, const 
     if (e)
         return e;
     e = ft__remove_folder(parent, aside, info);
-    if (!e && mkdirat(parent, aside, 0700))
+    if (!e && diskio_mkdir(parent, aside, 0700))
         e = durable_errno(info, errno, "make", aside);
     if (!e)
         e = ft__open_folder(parent, aside, &fd, info);

@@ -287,26 +287,8 @@ enum err ft_checkpoint_newest(const char *path, const struct ft_manifest *m,
 
 // ---- removal
 
-// A folder of plain files.
 enum err ft__remove_folder(int parent, const char *name, struct err_info *info) {
-    int fd;
-    enum err e = ft__open_folder(parent, name, &fd, info);
-    if (e)
-        return e == ERR_NOT_FOUND ? ERR_OK : e;
-    DIR *d = fdopendir(fd);
-    if (!d) {
-        e = durable_errno(info, errno, "read", name);
-        close(fd);
-        return e;
-    }
-    // What is not whole any more must not have its marker either.
-    unlinkat(fd, "COMPLETE", 0);
-    for (struct dirent *x; (x = readdir(d));)
-        if (strcmp(x->d_name, ".") != 0 && strcmp(x->d_name, "..") != 0)
-            unlinkat(fd, x->d_name, 0);
-    closedir(d);
-    return unlinkat(parent, name, AT_REMOVEDIR) ? durable_errno(info, errno, "remove", name)
-                                                : ERR_OK;
+    return durable_remove_folder(parent, name, "COMPLETE", info);
 }
 
 static enum err remove_aside(int dir, struct err_info *info) {

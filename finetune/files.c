@@ -4,6 +4,7 @@
 // 2. A record is deleted, and that committed, before its content is unlinked (ft_file_delete).
 // 3. So a crash can only leave content without a record, which ft_files_recover drops.
 #include "finetune/files.h"
+#include "base/diskio.h"
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -127,7 +128,7 @@ static enum err commit(struct ft_upload *u, struct ft_file *f, const char *job,
     }
     // Whether or not a rename or a commit took place: nobody was told of this file.
     if (e || earlier.id[0])
-        (void)unlinkat(h->files, u->id, 0);
+        (void)diskio_unlink(h->files, u->id);
     if (!e && earlier.id[0])
         *f = earlier;
     return e;
@@ -272,7 +273,7 @@ enum err ft_file_delete(struct ft_home *h, uint64_t tenant, const char *id, stru
     if (!e)
         e = db_run(h->db, NULL, info, "DELETE FROM files WHERE id = ?", DB_ARGS(db_t(f.id)));
     e = db_end(h->db, e, info);
-    if (!e && unlinkat(h->files, f.id, 0) != 0 && errno != ENOENT)
+    if (!e && diskio_unlink(h->files, f.id) != 0 && errno != ENOENT)
         log_write(h->log, LOG_WARN, "%s is deleted, but its content is not: %s", f.id,
                   strerror(errno)); // the next start tries again
     return e;
@@ -296,7 +297,7 @@ enum err ft_files_expire(struct ft_home *h, struct err_info *info) {
         e = db_end(h->db, e, info);
         if (e || !id[0])
             return e;
-        (void)unlinkat(h->files, id, 0);
+        (void)diskio_unlink(h->files, id);
     }
 }
 
@@ -327,7 +328,7 @@ static enum err drop_orphans(struct ft_home *h, struct err_info *info) {
         if (!e && !has) {
             log_write(h->log, LOG_INFO, "dropping %s, whose upload was not finished",
                       entry->d_name);
-            (void)unlinkat(h->files, entry->d_name, 0);
+            (void)diskio_unlink(h->files, entry->d_name);
         }
     }
     closedir(entries);

@@ -141,7 +141,10 @@ static enum err check_files(struct check *c, struct err_info *info) {
     enum err e = durable_folder(c->v->home->jobs, j->id, &folder, info);
     if (e)
         return e;
+    e = durable_clean(folder, info);
     close(folder);
+    if (e)
+        return e;
     snprintf(c->folder, sizeof c->folder, "%s/jobs/%s", c->v->home->path, j->id);
     c->opts.min_examples = FT_MIN_EXAMPLES;
     e = check_file(c, j->training_file, "Training file", "training_file", "training.tokens", info);

@@ -136,15 +136,9 @@ static bool is_needed(const struct needed *x, const char *folder) {
 }
 
 static void remove_folder(const struct adapter_host *h, const char *name) {
-    static const char *const files[] = {"adapter_config.json", "adapter_model.safetensors"};
-    int fd = openat(h->dir, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (fd < 0)
-        return;
-    for (size_t i = 0; i < sizeof files / sizeof *files; i++)
-        (void)unlinkat(fd, files[i], 0);
-    close(fd);
-    if (unlinkat(h->dir, name, AT_REMOVEDIR))
-        log_write(h->log, LOG_WARN, "%s/%s cannot be removed: %s", h->path, name, strerror(errno));
+    struct err_info info;
+    if (durable_remove_folder(h->dir, name, NULL, &info))
+        log_write(h->log, LOG_WARN, "%s: %s", h->path, info.message);
 }
 
 void adapter_store_clean(struct adapter_host *h) {

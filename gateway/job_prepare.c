@@ -66,7 +66,9 @@ static enum err make_folder(struct job_run *run, struct err_info *info) {
     int fd = -1, dir = open(run->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (dir < 0)
         return durable_errno(info, errno, "open", run->path);
-    enum err e = durable_folder(dir, "checkpoints", &fd, info);
+    enum err e = durable_clean(dir, info);
+    if (!e)
+        e = durable_folder(dir, "checkpoints", &fd, info);
     if (fd >= 0)
         close(fd);
     close(dir);

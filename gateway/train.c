@@ -99,12 +99,13 @@ static enum err old_run(struct train_job *j, int dir, struct err_info *info) {
 }
 
 static enum err open_output(struct train_job *j, struct err_info *info) {
-    if (mkdir(j->o.output, 0755) && errno != EEXIST)
-        return durable_errno(info, errno, "make", j->o.output);
-    int dir = open(j->o.output, O_RDONLY | O_DIRECTORY | O_CLOEXEC), checkpoints = -1;
-    if (dir < 0)
-        return durable_errno(info, errno, "open", j->o.output);
-    enum err e = durable_folder(dir, "checkpoints", &checkpoints, info);
+    int dir, checkpoints = -1;
+    enum err e = durable_make(j->o.output, 0755, &dir, info);
+    if (e)
+        return e;
+    e = durable_clean(dir, info);
+    if (!e)
+        e = durable_folder(dir, "checkpoints", &checkpoints, info);
     if (!e && (size_t)snprintf(j->checkpoints, sizeof j->checkpoints, "%s/checkpoints",
                                j->o.output) >= sizeof j->checkpoints)
         e = err_set(info, ERR_INVALID, "output", "--output is too long");

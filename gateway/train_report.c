@@ -3,26 +3,29 @@
 #include "base/durable.h"
 #include "base/mem.h"
 #include <errno.h>
-#include <limits.h>
+#include <fcntl.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 enum { BAR = 24, MAX_LINE = 512, PLAIN_LINE_NS = 1000000000 };
 
+static const char csv_name[] = "metrics.csv";
 static const char *const csv_head =
     "step,train_loss,train_accuracy,valid_loss,valid_mean_token_accuracy,learning_rate,grad_norm,"
     "tokens_per_second,trained_tokens\n";
 
 // ---- points
 
-static enum err add_point(struct train_report *r, int64_t step, double loss, double valid) {
+static enum err add_point(struct train_report *r, int64_t step, double loss, double valid,
+                          struct err_info *info) {
     if (r->n == r->cap) {
         size_t cap = r->cap ? 2 * r->cap : 256;
         struct train_point *grown = mem_realloc(r->points, cap * sizeof *grown);
         if (!grown)
-            return ERR_NOMEM;
+            return err_set(info, ERR_NOMEM, NULL, "out of memory");
         r->points = grown;
         r->cap = cap;
     }
@@ -33,7 +36,8 @@ static enum err add_point(struct train_report *r, int64_t step, double loss, dou
 // ---- metrics.csv
 
 // A line of an earlier part of the run: kept if its step came before.
-static enum err keep_line(struct train_report *r, const char *line, int64_t from_step, FILE *to) {
+static enum err keep_line(struct train_report *r, const char *line, int64_t from_step,
+                          struct durable *to, struct err_info *info) {
     char *end;
     int64_t step = strtoll(line, &end, 10);
     if (end == line || *end != ',' || step < 1 || step > from_step)
@@ -42,44 +46,51 @@ static enum err keep_line(struct train_report *r, const char *line, int64_t from
     const char *at = *end == ',' ? strchr(end + 1, ',') : NULL;
     if (at && at[1] != ',')
         valid = strtod(at + 1, NULL);
-    fputs(line, to);
-    return add_point(r, step, loss, valid);
+    enum err e = durable_write(to, line, strlen(line), info);
+    return e ? e : add_point(r, step, loss, valid, info);
 }
 
-static enum err keep_lines(struct train_report *r, const char *path, int64_t from_step, FILE *to) {
-    FILE *was = fopen(path, "re");
+static enum err keep_lines(struct train_report *r, int dir, int64_t from_step, struct durable *to,
+                           struct err_info *info) {
+    int fd = openat(dir, csv_name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    FILE *was = fd < 0 ? NULL : fdopen(fd, "r");
     char line[MAX_LINE];
     enum err e = ERR_OK;
     while (was && !e && fgets(line, sizeof line, was))
         if (strchr(line, '\n'))
-            e = keep_line(r, line, from_step, to);
+            e = keep_line(r, line, from_step, to, info);
     if (was)
         fclose(was);
+    else if (fd >= 0)
+        close(fd);
     return e;
 }
 
 enum err train_report_open(struct train_report *r, const char *folder, int64_t from_step,
                            const struct clock *clock, struct err_info *info) {
-    char path[PATH_MAX], aside[PATH_MAX];
-    *r = (struct train_report){.terminal = isatty(STDERR_FILENO) != 0, .clock = clock};
-    if ((size_t)snprintf(path, sizeof path, "%s/metrics.csv", folder) >= sizeof path ||
-        (size_t)snprintf(aside, sizeof aside, "%s/.metrics.csv", folder) >= sizeof aside)
-        return err_set(info, ERR_INVALID, "output", "--output is too long");
-    r->csv = fopen(aside, "we");
-    if (!r->csv)
-        return durable_errno(info, errno, "write", aside);
-    fputs(csv_head, r->csv);
-    enum err e = from_step ? keep_lines(r, path, from_step, r->csv) : ERR_OK;
-    if (e)
-        return err_set(info, e, NULL, "out of memory");
-    if (fflush(r->csv) || rename(aside, path))
-        return durable_errno(info, errno, "write", path);
-    return ERR_OK;
+    struct durable d = {.fd = -1};
+    *r =
+        (struct train_report){.terminal = isatty(STDERR_FILENO) != 0, .clock = clock, .csv.fd = -1};
+    r->folder = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (r->folder < 0)
+        return durable_errno(info, errno, "open", folder);
+    enum err e = durable_begin_public(&d, r->folder, csv_name, info);
+    if (!e)
+        e = durable_write(&d, csv_head, strlen(csv_head), info);
+    if (!e && from_step)
+        e = keep_lines(r, r->folder, from_step, &d, info);
+    if (!e)
+        e = durable_commit(&d, info);
+    durable_abort(&d);
+    return e ? e : durable_append(&r->csv, r->folder, csv_name, info);
 }
 
 void train_report_close(struct train_report *r) {
-    if (r->csv)
-        fclose(r->csv);
+    if (r->clock) { // not zeros
+        durable_abort(&r->csv);
+        if (r->folder >= 0)
+            close(r->folder);
+    }
     mem_free(r->points);
     *r = (struct train_report){0};
 }
@@ -87,14 +98,17 @@ void train_report_close(struct train_report *r) {
 static enum err write_csv(struct train_report *r, const struct ft_progress *p,
                           struct err_info *info) {
     const struct ft_state *s = p->state;
-    fprintf(r->csv, "%lld,%.9g,%.6g,", (long long)s->step, s->train_loss, s->train_accuracy);
+    char line[MAX_LINE], valid[64] = ",";
     if (p->evaluated)
-        fprintf(r->csv, "%.9g,%.6g,", s->valid_loss, s->valid_accuracy);
-    else
-        fputs(",,", r->csv);
-    fprintf(r->csv, "%.6g,%.6g,%.1f,%lld\n", p->lr, s->grad_norm, p->tokens_per_s,
-            (long long)s->trained_tokens);
-    return fflush(r->csv) ? durable_errno(info, errno, "write", "metrics.csv") : ERR_OK;
+        snprintf(valid, sizeof valid, "%.9g,%.6g", s->valid_loss, s->valid_accuracy);
+    int n = snprintf(line, sizeof line, "%lld,%.9g,%.6g,%s,%.6g,%.6g,%.1f,%lld\n",
+                     (long long)s->step, s->train_loss, s->train_accuracy, valid, p->lr,
+                     s->grad_norm, p->tokens_per_s, (long long)s->trained_tokens);
+    return durable_write(&r->csv, line, (size_t)n, info);
+}
+
+enum err train_report_sync(struct train_report *r, struct err_info *info) {
+    return durable_sync(&r->csv, info);
 }
 
 // ---- lines
@@ -135,9 +149,9 @@ enum err train_report_step(struct train_report *r, const struct ft_progress *p,
                            struct err_info *info) {
     char numbers[256];
     enum err e = write_csv(r, p, info);
-    if (!e && add_point(r, p->state->step, p->state->train_loss,
-                        p->evaluated ? p->state->valid_loss : (double)NAN))
-        e = err_set(info, ERR_NOMEM, NULL, "out of memory");
+    if (!e)
+        e = add_point(r, p->state->step, p->state->train_loss,
+                      p->evaluated ? p->state->valid_loss : (double)NAN, info);
     if (r->quiet)
         return e;
     print_numbers(numbers, sizeof numbers, p);

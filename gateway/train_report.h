@@ -3,8 +3,8 @@
 // and at the end a plot of the loss in the terminal and as loss.svg. Main thread.
 #pragma once
 #include "base/buf.h"
+#include "base/durable.h"
 #include "finetune/trainer.h"
-#include <stdio.h>
 
 struct train_point {
     int64_t step;
@@ -14,7 +14,8 @@ struct train_point {
 struct train_report {
     bool terminal;
     bool quiet; // files only
-    FILE *csv;
+    int folder;
+    struct durable csv;
     struct train_point *points;
     size_t n, cap;
     int64_t last_line_ns; // plain lines: not too many
@@ -27,6 +28,8 @@ enum err train_report_open(struct train_report *r, const char *folder, int64_t f
 void train_report_close(struct train_report *r);
 enum err train_report_step(struct train_report *r, const struct ft_progress *p,
                            struct err_info *info);
+// The lines so far last. Before a checkpoint is written: a run that goes on from it has them all.
+enum err train_report_sync(struct train_report *r, struct err_info *info);
 void train_report_clear_line(const struct train_report *r); // before other output
 // Plots; nothing with less than two steps.
 void train_report_plot(const struct train_report *r, struct buf *out, int columns, int rows);

@@ -58,8 +58,8 @@ enum err mdl_adapter_create(const struct mdl_config *c, unsigned targets, int32_
                             bool rslora, struct mdl_adapter **out, struct err_info *info);
 
 // Writes both files into an existing folder in the plainest form that PEFT and vLLM read, tensors
-// as f32 in the order of their names; each file is written whole and synced (fsync), not renamed.
-// digest: SHA-256 of adapter_model.safetensors in hex, may be NULL. Patterns are written where
+// as f32 in the order of their names; each file is written aside, synced and renamed (durable.h), and
+// what a process that died has left aside goes. digest: SHA-256 of adapter_model.safetensors in hex, may be NULL. Patterns are written where
 // ranks or alphas differ.
 enum err mdl_adapter_write(const char *dir, const struct mdl_config *c, const struct mdl_adapter *a,
                            const char *base_name, char digest[65], struct err_info *info);

@@ -2,6 +2,7 @@
 // The folder of an adapter: adapter_config.json with sorted keys, adapter_model.safetensors with the
 // tensors in the order of their names. The same adapter gives the same bytes.
 #include "base/buf.h"
+#include "base/durable.h"
 #include "base/hash.h"
 #include "base/json_write.h"
 #include "base/mem.h"
@@ -18,48 +19,23 @@ enum { CONFIG_MOST = MDL__ADAPTER_CONFIG, HEADER_MOST = 1 << 26, HEADER_UNIT = 8
 // ---- files
 
 struct output {
-    int fd;
+    struct durable file;
     const char *name;
     struct sha256_ctx *sum; // NULL: none
     struct err_info *info;
 };
 
-static enum err output_fail(const struct output *o, const char *what) {
-    char why[80];
-    bool full = errno == ENOSPC || errno == EDQUOT;
-    return err_set(o->info, full ? ERR_DISK_FULL : ERR_IO, NULL, "%s: %s: %s", o->name, what,
-                   strerror_r(errno, why, sizeof why));
-}
-
-static enum err output_open(struct output *o, int dirfd) {
-    o->fd = openat(dirfd, o->name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644);
-    return o->fd < 0 ? output_fail(o, "cannot create") : ERR_OK;
-}
-
 static enum err output_write(struct output *o, const void *p, size_t n) {
     enum err e = o->sum ? sha256_update(o->sum, p, n) : ERR_OK;
-    if (e)
-        return err_set(o->info, e, NULL, "%s: no digest can be made", o->name);
-    for (const char *at = p; n;) {
-        ssize_t done = write(o->fd, at, n);
-        if (done < 0 && errno == EINTR)
-            continue;
-        if (done < 0)
-            return output_fail(o, "cannot write");
-        at += done;
-        n -= (size_t)done;
-    }
-    return ERR_OK;
+    return e ? err_set(o->info, e, NULL, "%s: no digest can be made", o->name)
+             : durable_write(&o->file, p, n, o->info);
 }
 
-// Synced if all went well so far; closed in any case.
+// Kept if all went well so far, else dropped.
 static enum err output_close(struct output *o, enum err e) {
-    if (o->fd < 0)
-        return e;
-    if (!e && fsync(o->fd) != 0)
-        e = output_fail(o, "cannot sync");
-    if (close(o->fd) != 0 && !e)
-        e = output_fail(o, "cannot close");
+    if (!e)
+        return durable_commit(&o->file, o->info);
+    durable_abort(&o->file);
     return e;
 }
 
@@ -169,7 +145,7 @@ static void put_config(struct buf *b, const struct mdl_adapter *a, const char *b
 
 static enum err write_config(int dirfd, const struct mdl_adapter *a, const char *base_name,
                              struct err_info *info) {
-    struct output o = {.fd = -1, .name = MDL__ADAPTER_CONFIG_NAME, .info = info};
+    struct output o = {.file.fd = -1, .name = MDL__ADAPTER_CONFIG_NAME, .info = info};
     struct buf b;
     buf_init(&b, CONFIG_MOST);
     put_config(&b, a, base_name);
@@ -177,7 +153,7 @@ static enum err write_config(int dirfd, const struct mdl_adapter *a, const char 
     if (e)
         err_set(info, e, NULL, "%s cannot be made: %s", o.name, err_text(e));
     if (!e)
-        e = output_open(&o, dirfd);
+        e = durable_begin_public(&o.file, dirfd, o.name, info);
     if (!e)
         e = output_write(&o, b.data, b.len);
     e = output_close(&o, e);
@@ -276,7 +252,7 @@ static enum err write_all(struct output *o, const struct tensor *list, size_t n)
 
 static enum err write_tensors(int dirfd, const struct mdl_config *c, const struct mdl_adapter *a,
                               char digest[65], struct err_info *info) {
-    struct output o = {.fd = -1, .name = MDL__ADAPTER_TENSORS_NAME, .info = info};
+    struct output o = {.file.fd = -1, .name = MDL__ADAPTER_TENSORS_NAME, .info = info};
     uint8_t sum[SHA256_BYTES];
     size_t n = 0;
     struct tensor *list = list_tensors(c, a, &n);
@@ -285,7 +261,7 @@ static enum err write_tensors(int dirfd, const struct mdl_config *c, const struc
     if (!list || (digest && !o.sum))
         e = err_set(info, ERR_NOMEM, NULL, "out of memory for %s", o.name);
     if (!e)
-        e = output_open(&o, dirfd);
+        e = durable_begin_public(&o.file, dirfd, o.name, info);
     if (!e)
         e = write_all(&o, list, n);
     e = output_close(&o, e);
@@ -310,7 +286,9 @@ enum err mdl_adapter_write(const char *dir, const struct mdl_config *c, const st
         return err_set(info, errno == ENOENT ? ERR_NOT_FOUND : ERR_IO, NULL,
                        "the adapter's folder cannot be opened: %s",
                        strerror_r(errno, why, sizeof why));
-    enum err e = write_config(fd, a, base_name, info);
+    enum err e = durable_clean(fd, info); // what a process that died has left
+    if (!e)
+        e = write_config(fd, a, base_name, info);
     if (!e)
         e = write_tensors(fd, c, a, digest, info);
     close(fd);
