@@ -103,12 +103,13 @@ static enum err events(struct ft_home *h, const struct ft_page *p,
     if (final)
         *final = ft_job_state_final(state);
     bool forward = p->after_seq >= 0;
-    e = db_query(h->db, &q, info,
-                 forward ? "SELECT seq, id, created_at, level, type, message, data FROM job_events"
-                           " WHERE job = ? AND seq > ? ORDER BY seq LIMIT ?"
-                         : "SELECT seq, id, created_at, level, type, message, data FROM job_events"
-                           " WHERE job = ? AND seq < ? ORDER BY seq DESC LIMIT ?",
-                 DB_ARGS(db_i(job), db_i(forward ? p->after_seq : below), db_i(p->limit + 1)));
+    e = db_query(
+        h->db, &q, info,
+        forward ? "SELECT seq, id, created_at, level, type, message, data FROM job_events"
+                  " WHERE job = ? AND seq > ? ORDER BY seq LIMIT ?"
+                : "SELECT seq, id, created_at, level, type, message, data FROM job_events"
+                  " WHERE job = ? AND seq < ? ORDER BY seq DESC LIMIT ?",
+        DB_ARGS(db_i(job), db_i(forward && !p->after ? p->after_seq : below), db_i(p->limit + 1)));
     while (!e && db_next(&q)) {
         if (n++ == p->limit) {
             *more = true;

@@ -21,7 +21,7 @@ struct ft_page { // of a job's events or checkpoints
     struct ft_job_owner owner;
     const char *job;
     const char *after; // an id, or NULL. ERR_NOT_FOUND (param "after")
-    int64_t after_seq; // oldest first, those behind this one; -1: newest first
+    int64_t after_seq; // oldest first, those behind this one (or `after`); -1: newest first
     int64_t limit;
 };
 // The event is valid during the call. *final (may be NULL): the job has ended; read in the same

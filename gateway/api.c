@@ -76,7 +76,7 @@ size_t api_routes(struct app *app, struct gw_route *out, size_t cap) {
         ROUTE(GW_POST, "/v1/completions", GW_AUTH_KEY, true, api_completions),
         ROUTE(GW_POST, "/v1/chat/completions", GW_AUTH_KEY, true, api_chat_completions),
         ROUTE(GW_GET, "/v1/models", GW_AUTH_KEY, false, api_models_list),
-        ROUTE(GW_GET, "/v1/models/{id}", GW_AUTH_KEY, false, api_models_get),
+        ROUTE(GW_GET, "/v1/models/{id*}", GW_AUTH_KEY, false, api_models_get),
         ROUTE(GW_POST, "/tokenize", GW_AUTH_KEY, true, api_tokenize),
         ROUTE(GW_POST, "/detokenize", GW_AUTH_KEY, true, api_detokenize),
         ROUTE(GW_GET | GW_HEAD, "/health", GW_AUTH_NONE, false, api_health),

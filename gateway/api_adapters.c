@@ -322,10 +322,10 @@ size_t api_adapters_routes(struct api_adapters *a, struct gw_route *out, size_t 
         ROUTE(GW_GET, ADAPTERS, false, admin_list),
         ROUTE(GW_POST, ADAPTERS, true, admin_load),
         ROUTE(GW_POST, ADAPTERS "/aliases", true, admin_alias),
-        ROUTE(GW_POST, ADAPTERS "/{id}/promote", true, admin_promote),
-        ROUTE(GW_POST, ADAPTERS "/{id}/rollback", true, admin_rollback),
-        ROUTE(GW_POST, ADAPTERS "/{id}/retire", true, admin_retire),
-        ROUTE(GW_GET, ADAPTERS "/{id}", false, admin_get),
+        ROUTE(GW_POST, ADAPTERS "/{id*}/promote", true, admin_promote),
+        ROUTE(GW_POST, ADAPTERS "/{id*}/rollback", true, admin_rollback),
+        ROUTE(GW_POST, ADAPTERS "/{id*}/retire", true, admin_retire),
+        ROUTE(GW_GET, ADAPTERS "/{id*}", false, admin_get),
     };
     size_t n = sizeof routes / sizeof *routes;
     if (n > cap)

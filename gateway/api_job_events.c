@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // GET /v1/fine_tuning/jobs/{id}/events and /checkpoints. With ?stream=true events are followed as
-// server-sent events, from the first on, until the job has ended: the database is looked at only
-// when its count of changes has moved, twice a second at most.
+// server-sent events, from the first on (or behind ?after=), until the job has ended: the database is
+// looked at only when its count of changes has moved, twice a second at most. When the server stops,
+// the stream ends with an error event: whoever follows may go on with ?after=.
 #include "base/mem.h"
 #include "gateway/api_data.h"
 #include "gateway/api_jobs.h"
@@ -113,7 +114,7 @@ struct follow {
     struct ft_home *home;
     const struct clock *clock;
     uint64_t tenant;
-    char job[96];
+    char job[96], after[FT_ID_MAX]; // after: until the first look
     struct gw_timer *timer;
     bool began, full;
     uint64_t seen; // of ft_events_count, before the last look
@@ -138,6 +139,7 @@ static void follow_work(struct api_task *t) {
     struct follow *f = (struct follow *)t;
     const struct ft_page page = {.owner = {.tenant = f->tenant},
                                  .job = f->job,
+                                 .after = f->after[0] ? f->after : NULL,
                                  .after_seq = f->after_seq,
                                  .limit = STREAM_LIMIT};
     buf_clear(&f->out);
@@ -145,6 +147,7 @@ static void follow_work(struct api_task *t) {
     if (!e && buf_err(&f->out))
         e = err_set(&f->error, ERR_NOMEM, NULL, "out of memory while answering");
     f->error.code = e;
+    f->after[0] = '\0';
 }
 
 static void follow_drop(struct api_task *t) {
@@ -160,6 +163,26 @@ static void follow_look(struct follow *f) {
 
 static void follow_wait(struct follow *f);
 
+// The server stops before the job has ended.
+static void follow_cut(struct follow *f) {
+    struct gw_request *r = f->task.r;
+    struct err_info info;
+    err_set(
+        &info, ERR_DRAINING, NULL,
+        "the server is shutting down; the job goes on later, and so may the stream, with after=");
+    buf_clear(&f->out);
+    buf_puts(&f->out, "data: ");
+    gw_error_body(&info, &f->out);
+    buf_puts(&f->out, "\n\n");
+    if (buf_err(&f->out)) {
+        gw_stream_abort(r);
+    } else {
+        gw_stream_write(r, f->out.data, f->out.len);
+        gw_stream_end(r);
+    }
+    api_task_end(&f->task);
+}
+
 static void on_timer(void *arg) {
     struct follow *f = arg;
     struct gw_request *r = f->task.r;
@@ -167,6 +190,10 @@ static void on_timer(void *arg) {
     f->timer = NULL;
     if (f->full) // on_writable goes on
         return;
+    if (gw_stopping(r)) {
+        follow_cut(f);
+        return;
+    }
     if (ft_events_count(f->home) != f->seen) {
         follow_look(f);
         return;
@@ -214,7 +241,9 @@ static void follow_done(struct api_task *t) {
     f->full = gw_stream_full(r);
     if (f->full)
         return;
-    if (f->more)
+    if (gw_stopping(r))
+        follow_cut(f);
+    else if (f->more)
         follow_look(f);
     else
         follow_wait(f);
@@ -236,7 +265,9 @@ static void follow_close(struct gw_request *r) {
     api_task_closed(r);
 }
 
-static void follow_events(struct gw_request *r, const struct api_data *d) {
+static void follow_events(struct gw_request *r, const struct api_data *d,
+                          const struct api_query *q) {
+    const char *after = api_query_get(q, "after");
     struct follow *f = api_task_begin(r, d->io, sizeof *f);
     if (!f)
         return;
@@ -244,6 +275,7 @@ static void follow_events(struct gw_request *r, const struct api_data *d) {
     f->clock = &clock_system;
     f->tenant = r->who.tenant;
     snprintf(f->job, sizeof f->job, "%s", r->params[0]);
+    snprintf(f->after, sizeof f->after, "%s", after ? after : "");
     buf_init(&f->out, 0);
     f->task.work = follow_work;
     f->task.done = follow_done;
@@ -267,7 +299,7 @@ void api_jobs_events(struct gw_request *r, void *arg) {
     if (e)
         gw_reply_error(r, &info);
     else if (stream && !strcmp(stream, "true"))
-        follow_events(r, d);
+        follow_events(r, d, &q);
     else
         give_page(r, d, &q, EVENTS_LIMIT, make_events);
 }

@@ -85,7 +85,7 @@ enum gw_auth { GW_AUTH_NONE, GW_AUTH_KEY, GW_AUTH_TRAIN, GW_AUTH_ADMIN };
 
 struct gw_route {
     unsigned methods;    // enum gw_method bits
-    const char *pattern; // "/v1/models/{id}"; a last "{id}" takes the rest of the path, slashes too
+    const char *pattern; // "/v1/files/{id}/content"; "{id*}" takes slashes, too
     enum gw_auth auth;
     bool json_body; // Content-Type must be application/json where a body is given (415)
     void (*handle)(struct gw_request *r, void *arg);
@@ -152,6 +152,8 @@ void gw_loop_timer_cancel(struct gw_timer *t);
 void gw_body_pause(struct gw_request *r);
 void gw_body_resume(struct gw_request *r);
 
+// The server takes no new requests: an answer that has no end of its own should come to one soon.
+bool gw_stopping(const struct gw_request *r);
 const char *gw_request_header(const struct gw_request *r, const char *lower_name); // NULL if absent
 // Adds a response header (before reply or stream_begin). Values with CR, LF or NUL are dropped.
 void gw_response_header(struct gw_request *r, const char *name, const char *value);

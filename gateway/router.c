@@ -91,8 +91,12 @@ static bool pattern_ok(const char *s) {
         if (*s == '}')
             return false;
         if (*s == '{') {
+            bool many = s[strcspn(s, "/*}")] == '*';
             s += strcspn(s, "/}");
             if (*s != '}' || (s[1] && s[1] != '/') || ++params > MAX_PARAMS)
+                return false;
+            // What takes slashes ends where the rest, which is literal, begins.
+            if (many && (s[-1] != '*' || strchr(s, '{')))
                 return false;
         }
     }
@@ -118,7 +122,11 @@ static bool match(const char *pat, const char *path, struct span *params) {
     while (*pat) {
         if (*pat == '{') {
             pat = strchr(pat, '}') + 1;
-            size_t n = *pat ? strcspn(path, "/") : strlen(path);
+            size_t n = strcspn(path, "/");
+            if (pat[-2] == '*') {
+                size_t rest = strlen(pat), have = strlen(path);
+                n = have > rest ? have - rest : 0;
+            }
             if (n == 0)
                 return false;
             params[k++] = (struct span){path, n};

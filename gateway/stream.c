@@ -98,6 +98,10 @@ void gw__stream_close_chunk(struct gw_conn *c) {
     c->sent += digits + 2 + n + 2;
 }
 
+bool gw_stopping(const struct gw_request *r) {
+    return atomic_load_explicit(&r->conn__->server->draining, memory_order_relaxed);
+}
+
 bool gw_stream_full(const struct gw_request *r) {
     const struct gw_conn *c = r->conn__;
     return c->state != GW_CONN_DETACHED && gw__conn_backlog(c) > c->server->cfg.stream_high_bytes;

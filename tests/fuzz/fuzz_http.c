@@ -18,7 +18,7 @@ static void handle(struct gw_request *r, void *arg) {
 static const struct gw_route routes[] = {
     {.methods = GW_GET, .pattern = "/health", .handle = handle},
     {.methods = GW_GET, .pattern = "/v1/models", .handle = handle},
-    {.methods = GW_GET | GW_DELETE, .pattern = "/v1/models/{id}", .handle = handle},
+    {.methods = GW_GET | GW_DELETE, .pattern = "/v1/models/{id*}", .handle = handle},
     {.methods = GW_POST, .pattern = "/v1/jobs/{id}/cancel", .handle = handle},
     {.methods = GW_POST, .pattern = "/v1/completions", .handle = handle},
 };

@@ -15,6 +15,7 @@ struct df {
     struct gw_keys *keys;
     struct gw_server *server;
     int port;
+    char file[FT_ID_MAX]; // for tests that need one
 };
 
 // `keys`: two tenants, "key-of-one" and "key-of-two".

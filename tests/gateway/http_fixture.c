@@ -188,7 +188,7 @@ void fx_start(struct fx *f, const struct gw_config *cfg) {
          .max_body_bytes = 4 << 20},
         {.methods = GW_GET, .pattern = "/items/{id}/part", .handle = params},
         {.methods = GW_GET, .pattern = "/items/fixed/part", .handle = params},
-        {.methods = GW_GET | GW_DELETE, .pattern = "/files/{path}", .handle = params},
+        {.methods = GW_GET | GW_DELETE, .pattern = "/files/{path*}", .handle = params},
         {.methods = GW_POST, .pattern = "/later", .auth = key, .json_body = true, .handle = later},
         {.methods = GW_GET | GW_POST, .pattern = "/stream", .auth = key, .handle = later},
         {.methods = GW_GET, .pattern = "/admin", .auth = GW_AUTH_ADMIN, .handle = who},

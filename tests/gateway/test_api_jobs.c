@@ -1,107 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 // /v1/fine_tuning/jobs and /admin/v1/jobs: objects, every field's refusal, pages and filters, who may
-// see what, the event stream, restarts, and each allocation failing once.
+// see what, restarts, and each allocation failing once. Events are in test_api_job_events.c.
 #include "base/mem.h"
 #include "finetune/files.h"
 #include "finetune/job_log.h"
 #include "tests/gateway/cmocka_all.h"
-#include "tests/gateway/data_fixture.h"
+#include "tests/gateway/jobs_support.h"
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#define JOBS "/v1/fine_tuning/jobs"
-#define TYPE "Content-Type: application/json\r\n"
-#define ONE TYPE "Authorization: Bearer key-of-one\r\n"
-#define TWO TYPE "Authorization: Bearer key-of-two\r\n"
-
-static char file[FT_ID_MAX]; // of the tenant that asks without a key
-
-static void upload(struct df *d, uint64_t tenant, const char *purpose, char id[FT_ID_MAX]) {
-    struct err_info info;
-    struct ft_upload u;
-    struct ft_file f = {.tenant = tenant, .filename = "a.jsonl"};
-    strcpy(f.purpose, purpose);
-    assert_int_equal(ft_upload_begin(&d->home, &u, &info), ERR_OK);
-    assert_int_equal(ft_upload_commit(&u, &f, &info), ERR_OK);
-    strcpy(id, f.id);
-}
-
-static enum err check_model(void *arg, const char *name, struct err_info *info) {
-    (void)arg;
-    return strcmp(name, "tiny") ? err_set(info, ERR_NO_MODEL, "model", "no model %s", name)
-                                : ERR_OK;
-}
-
-static int setup(void **state) {
-    struct df *d = calloc(1, sizeof *d);
-    df_start(d, 1 << 20, false);
-    d->api.check_model = check_model;
-    upload(d, 0, "fine-tune", file);
-    *state = d;
-    return 0;
-}
-
-static int teardown(void **state) {
-    df_stop(*state);
-    df_remove(*state);
-    free(*state);
-    return 0;
-}
-
-static json_t *ask(const struct df *d, const char *method, const char *target, const char *fields,
-                   const char *body, int status) {
-    struct cl_response r;
-    json_error_t e;
-    df_ask(d, method, target, fields, body, strlen(body), &r);
-    if (r.status != status)
-        fail_msg("%s %s %s: status %d, not %d: %s", method, target, body, r.status, status, r.body);
-    json_t *o = json_loadb(r.body, r.len, 0, &e);
-    if (!o)
-        fail_msg("not JSON: %s", r.body);
-    cl_free(&r);
-    return o;
-}
-
-static json_t *get(const struct df *d, const char *target, int status) {
-    return ask(d, "GET", target, "", "", status);
-}
-
-static const char *str(const json_t *o, const char *key) {
-    const char *s = json_string_value(json_object_get(o, key));
-    return s ? s : "";
-}
-
-// A body in which $ stands for the file.
-static json_t *post(const struct df *d, const char *fields, const char *body, int status) {
-    char text[8192];
-    size_t n = 0;
-    for (; *body && n < sizeof text - FT_ID_MAX; body++)
-        n += *body == '$' ? (size_t)snprintf(text + n, FT_ID_MAX, "%s", file)
-                          : (size_t)snprintf(text + n, 2, "%c", *body);
-    return ask(d, "POST", JOBS, fields, text, status);
-}
-
-static void create(const struct df *d, const char *more, char id[FT_ID_MAX]) {
-    char body[1024];
-    snprintf(body, sizeof body, "{\"model\":\"tiny\",\"training_file\":\"$\"%s}", more);
-    json_t *o = post(d, TYPE, body, 200);
-    snprintf(id, FT_ID_MAX, "%s", str(o, "id"));
-    json_decref(o);
-}
-
 static void test_object(void **state) {
     const struct df *d = *state;
-    json_t *o = post(d, TYPE,
-                     "{\"model\":\"tiny\",\"training_file\":\"$\",\"validation_file\":\"$\","
-                     "\"suffix\":\"my-test\",\"seed\":42,\"metadata\":{\"k\":\"v\"},"
-                     "\"integrations\":[],\"unknown\":{\"x\":1},"
-                     "\"method\":{\"type\":\"supervised\",\"supervised\":{\"hyperparameters\":"
-                     "{\"n_epochs\":2,\"batch_size\":\"auto\",\"learning_rate_multiplier\":0.5}}},"
-                     "\"graft\":{\"lora\":{\"r\":8}}}",
-                     200);
+    json_t *o =
+        js_post(d, TYPE,
+                "{\"model\":\"tiny\",\"training_file\":\"$\",\"validation_file\":\"$\","
+                "\"suffix\":\"my-test\",\"seed\":42,\"metadata\":{\"k\":\"v\"},"
+                "\"integrations\":[],\"unknown\":{\"x\":1},"
+                "\"method\":{\"type\":\"supervised\",\"supervised\":{\"hyperparameters\":"
+                "{\"n_epochs\":2,\"batch_size\":\"auto\",\"learning_rate_multiplier\":0.5}}},"
+                "\"graft\":{\"lora\":{\"r\":8}}}",
+                200);
     static const char *const required[] = {"id",
                                            "object",
                                            "created_at",
@@ -124,34 +45,34 @@ static void test_object(void **state) {
                                         "error", "estimated_finish"};
     for (size_t i = 0; i < sizeof nulls / sizeof *nulls; i++)
         assert_true(json_is_null(json_object_get(o, nulls[i])));
-    assert_int_equal(strncmp(str(o, "id"), "ftjob-", 6), 0);
-    assert_string_equal(str(o, "object"), "fine_tuning.job");
-    assert_string_equal(str(o, "status"), "validating_files");
-    assert_string_equal(str(o, "validation_file"), file);
+    assert_int_equal(strncmp(js_str(o, "id"), "ftjob-", 6), 0);
+    assert_string_equal(js_str(o, "object"), "fine_tuning.job");
+    assert_string_equal(js_str(o, "status"), "validating_files");
+    assert_string_equal(js_str(o, "validation_file"), d->file);
     assert_int_equal(json_integer_value(json_object_get(o, "seed")), 42);
     assert_int_equal(json_integer_value(json_object_get(o, "created_at")), 1700000000);
-    assert_string_equal(str(json_object_get(o, "metadata"), "k"), "v");
+    assert_string_equal(js_str(json_object_get(o, "metadata"), "k"), "v");
     const json_t *h = json_object_get(o, "hyperparameters");
     assert_int_equal(json_integer_value(json_object_get(h, "n_epochs")), 2);
-    assert_string_equal(str(h, "batch_size"), "auto");
+    assert_string_equal(js_str(h, "batch_size"), "auto");
     assert_true(json_real_value(json_object_get(h, "learning_rate_multiplier")) == 0.5);
     const json_t *m = json_object_get(o, "method");
-    assert_string_equal(str(m, "type"), "supervised");
+    assert_string_equal(js_str(m, "type"), "supervised");
     assert_true(
         json_equal(json_object_get(json_object_get(m, "supervised"), "hyperparameters"), h));
     char target[96];
-    snprintf(target, sizeof target, JOBS "/%s", str(o, "id"));
-    json_t *same = get(d, target, 200);
+    snprintf(target, sizeof target, JOBS "/%s", js_str(o, "id"));
+    json_t *same = js_get(d, target, 200);
     assert_true(json_equal(o, same));
     json_decref(same);
     json_decref(o);
     // A seed that is not given is made up and stays.
-    o = post(d, TYPE, "{\"model\":\"tiny\",\"training_file\":\"$\",\"seed\":null}", 200);
+    o = js_post(d, TYPE, "{\"model\":\"tiny\",\"training_file\":\"$\",\"seed\":null}", 200);
     int64_t seed = json_integer_value(json_object_get(o, "seed"));
     assert_true(seed >= 0 && seed <= INT32_MAX);
     assert_true(json_is_null(json_object_get(o, "metadata")));
     json_decref(o);
-    o = post(
+    o = js_post(
         d, TYPE,
         "{\"model\":\"tiny\",\"training_file\":\"$\",\"hyperparameters\":{\"n_epochs\":1},"
         "\"graft\":{\"lora\":{\"target_modules\":\"all-linear\"},\"evaluation\":{\"required\":"
@@ -162,6 +83,8 @@ static void test_object(void **state) {
     json_decref(o);
 }
 
+#define ONE TYPE "Authorization: Bearer key-of-one\r\n"
+#define TWO TYPE "Authorization: Bearer key-of-two\r\n"
 #define BASE "{\"model\":\"tiny\",\"training_file\":\"$\","
 #define HYPER(t, s) BASE "\"method\":{\"type\":\"" t "\",\"" t "\":{\"hyperparameters\":" s "}}}"
 #define GRAFT(s) BASE "\"graft\":" s "}"
@@ -265,24 +188,24 @@ static void test_refusals(void **state) {
     struct df *d = *state;
     char results[FT_ID_MAX], body[256];
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        json_t *o = post(d, TYPE, bad[i].body, 400);
+        json_t *o = js_post(d, TYPE, bad[i].body, 400);
         const json_t *e = json_object_get(o, "error");
-        if (strcmp(str(e, "param"), bad[i].param) != 0)
-            fail_msg("%s: param '%s': %s", bad[i].body, str(e, "param"), str(e, "message"));
-        assert_string_equal(str(e, "type"), "invalid_request_error");
-        assert_true(str(e, "message")[0] != '\0');
+        if (strcmp(js_str(e, "param"), bad[i].param) != 0)
+            fail_msg("%s: param '%s': %s", bad[i].body, js_str(e, "param"), js_str(e, "message"));
+        assert_string_equal(js_str(e, "type"), "invalid_request_error");
+        assert_true(js_str(e, "message")[0] != '\0');
         json_decref(o);
     }
-    upload(d, 0, "fine-tune-results", results);
+    js_upload(d, 0, "fine-tune-results", results);
     snprintf(body, sizeof body, "{\"model\":\"tiny\",\"training_file\":\"%s\"}", results);
-    json_t *o = post(d, TYPE, body, 400);
-    assert_non_null(strstr(str(json_object_get(o, "error"), "message"), "fine-tune-results"));
+    json_t *o = js_post(d, TYPE, body, 400);
+    assert_non_null(strstr(js_str(json_object_get(o, "error"), "message"), "fine-tune-results"));
     json_decref(o);
-    o = post(d, TYPE, "{\"model\":\"other\",\"training_file\":\"$\"}", 404);
-    assert_string_equal(str(json_object_get(o, "error"), "code"), "model_not_found");
+    o = js_post(d, TYPE, "{\"model\":\"other\",\"training_file\":\"$\"}", 404);
+    assert_string_equal(js_str(json_object_get(o, "error"), "code"), "model_not_found");
     json_decref(o);
-    json_decref(post(d, "Content-Type: text/plain\r\n", "{}", 415));
-    o = get(d, JOBS, 200);
+    json_decref(js_post(d, "Content-Type: text/plain\r\n", "{}", 415));
+    o = js_get(d, JOBS, 200);
     assert_int_equal(json_array_size(json_object_get(o, "data")), 0); // nothing was made
     json_decref(o);
 }
@@ -291,37 +214,36 @@ static void test_pages(void **state) {
     struct df *d = *state;
     char ids[5][FT_ID_MAX], target[256];
     for (int i = 0; i < 5; i++)
-        create(d,
-               i == 1   ? ",\"metadata\":{\"team\":\"a b\",\"n\":\"1\"}"
-               : i == 3 ? ",\"metadata\":{\"team\":\"a b\"}"
-                        : "",
-               ids[i]);
+        js_create(d,
+                  i == 1   ? ",\"metadata\":{\"team\":\"a b\",\"n\":\"1\"}"
+                  : i == 3 ? ",\"metadata\":{\"team\":\"a b\"}"
+                           : "",
+                  ids[i]);
     static const struct {
-        const char *query;
+        const char *query, *want; // of the jobs, newest first
         int after;
-        const char *want; // of the jobs, newest first
         bool more;
     } cases[] = {
-        {"", -1, "43210", false},
-        {"?limit=2", -1, "43", true},
-        {"?limit=2&after=", 3, "21", true},
-        {"?limit=2&after=", 2, "10", false},
-        {"?after=", 0, "", false},
-        {"?metadata%5Bteam%5D=a+b", -1, "31", false},
-        {"?metadata[team]=a%20b&metadata[n]=1", -1, "1", false},
-        {"?metadata[team]=x", -1, "", false},
-        {"?metadata[team]=a%20b&limit=1", -1, "3", true},
-        {"?metadata=null", -1, "420", false},
+        {"", "43210", -1, false},
+        {"?limit=2", "43", -1, true},
+        {"?limit=2&after=", "21", 3, true},
+        {"?limit=2&after=", "10", 2, false},
+        {"?after=", "", 0, false},
+        {"?metadata%5Bteam%5D=a+b", "31", -1, false},
+        {"?metadata[team]=a%20b&metadata[n]=1", "1", -1, false},
+        {"?metadata[team]=x", "", -1, false},
+        {"?metadata[team]=a%20b&limit=1", "3", -1, true},
+        {"?metadata=null", "420", -1, false},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char got[8] = "";
         snprintf(target, sizeof target, JOBS "%s%s", cases[i].query,
                  cases[i].after >= 0 ? ids[cases[i].after] : "");
-        json_t *o = get(d, target, 200), *v;
+        json_t *o = js_get(d, target, 200), *v;
         size_t k;
         json_array_foreach(json_object_get(o, "data"), k, v) {
             for (int j = 0; j < 5; j++)
-                if (!strcmp(str(v, "id"), ids[j]))
+                if (!strcmp(js_str(v, "id"), ids[j]))
                     snprintf(got + strlen(got), sizeof got - strlen(got), "%d", j);
         }
         assert_string_equal(got, cases[i].want);
@@ -338,8 +260,8 @@ static void test_pages(void **state) {
                    {"?metadata=x", 400, "metadata"}};
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
         snprintf(target, sizeof target, JOBS "%s", refused[i].query);
-        json_t *o = get(d, target, refused[i].status);
-        assert_string_equal(str(json_object_get(o, "error"), "param"), refused[i].param);
+        json_t *o = js_get(d, target, refused[i].status);
+        assert_string_equal(js_str(json_object_get(o, "error"), "param"), refused[i].param);
         json_decref(o);
     }
 }
@@ -347,7 +269,7 @@ static void test_pages(void **state) {
 static void test_actions(void **state) {
     struct df *d = *state;
     char id[FT_ID_MAX], target[128];
-    create(d, "", id);
+    js_create(d, "", id);
     static const struct {
         const char *action;
         int status;
@@ -360,135 +282,23 @@ static void test_actions(void **state) {
     };
     for (int i = 0; i < (int)(sizeof steps / sizeof *steps); i++) {
         snprintf(target, sizeof target, JOBS "/%s/%s", id, steps[i].action);
-        json_t *o = ask(d, "POST", target, "", "", steps[i].status);
+        json_t *o = js_ask(d, "POST", target, "", "", steps[i].status);
         if (steps[i].status == 200)
-            assert_string_equal(str(o, "status"), steps[i].want);
+            assert_string_equal(js_str(o, "status"), steps[i].want);
         else
-            assert_non_null(strstr(str(json_object_get(o, "error"), "message"), steps[i].want));
+            assert_non_null(strstr(js_str(json_object_get(o, "error"), "message"), steps[i].want));
         json_decref(o);
         df_restart(d); // each lasts
         snprintf(target, sizeof target, JOBS "/%s", id);
-        o = get(d, target, 200);
+        o = js_get(d, target, 200);
         if (steps[i].status == 200)
-            assert_string_equal(str(o, "status"), steps[i].want);
+            assert_string_equal(js_str(o, "status"), steps[i].want);
         json_decref(o);
     }
-    json_t *o = ask(d, "POST", JOBS "/ftjob-none/cancel", "", "", 404);
-    assert_string_equal(str(json_object_get(o, "error"), "param"), "fine_tuning_job_id");
+    json_t *o = js_ask(d, "POST", JOBS "/ftjob-none/cancel", "", "", 404);
+    assert_string_equal(js_str(json_object_get(o, "error"), "param"), "fine_tuning_job_id");
     json_decref(o);
-    json_decref(ask(d, "POST", target, "", "", 405));
-}
-
-static void add_event(struct df *d, const char *id, const char *text, const char *data) {
-    struct err_info info;
-    assert_int_equal(
-        ft_event_add(&d->home, id, "info", data ? "metrics" : "message", text, data, &info),
-        ERR_OK);
-}
-
-static void test_events(void **state) {
-    struct df *d = *state;
-    struct err_info info;
-    char id[FT_ID_MAX], target[192];
-    create(d, "", id);
-    add_event(d, id, "third", NULL);
-    add_event(d, id, "fourth", "{\"step\":1}");
-    snprintf(target, sizeof target, JOBS "/%s/events?limit=2", id);
-    json_t *o = get(d, target, 200), *data = json_object_get(o, "data");
-    const json_t *newest = json_array_get(data, 0), *second = json_array_get(data, 1);
-    assert_true(json_is_true(json_object_get(o, "has_more")));
-    assert_string_equal(str(newest, "object"), "fine_tuning.job.event");
-    assert_string_equal(str(newest, "message"), "fourth");
-    assert_string_equal(str(newest, "type"), "metrics");
-    assert_string_equal(str(newest, "level"), "info");
-    assert_int_equal(json_integer_value(json_object_get(json_object_get(newest, "data"), "step")),
-                     1);
-    assert_true(json_is_null(json_object_get(second, "data")));
-    snprintf(target, sizeof target, JOBS "/%s/events?after=%s", id, str(second, "id"));
-    json_decref(o);
-    o = get(d, target, 200);
-    assert_int_equal(json_array_size(json_object_get(o, "data")), 2);
-    assert_true(json_is_false(json_object_get(o, "has_more")));
-    json_decref(o);
-    snprintf(target, sizeof target, JOBS "/%s/events?after=ftevent-none", id);
-    json_decref(get(d, target, 404));
-    snprintf(target, sizeof target, JOBS "/%s/events?stream=maybe", id);
-    json_decref(get(d, target, 400));
-    json_decref(get(d, JOBS "/ftjob-none/events", 404));
-    json_decref(get(d, JOBS "/ftjob-none/events?stream=true", 404));
-    json_decref(get(d, JOBS "/ftjob-none/checkpoints", 404));
-    for (int64_t step = 1; step <= 3; step++)
-        assert_int_equal(ft_checkpoint_add(&d->home, id, step, "ft:x", "{\"step\":1}", &info),
-                         ERR_OK);
-    snprintf(target, sizeof target, JOBS "/%s/checkpoints?limit=2", id);
-    o = get(d, target, 200);
-    data = json_array_get(json_object_get(o, "data"), 0);
-    assert_string_equal(str(data, "object"), "fine_tuning.job.checkpoint");
-    assert_string_equal(str(data, "fine_tuning_job_id"), id);
-    assert_string_equal(str(data, "fine_tuned_model_checkpoint"), "ft:x:ckpt-step-3");
-    assert_int_equal(json_integer_value(json_object_get(data, "step_number")), 3);
-    assert_string_equal(str(o, "first_id"), str(data, "id"));
-    assert_true(json_is_true(json_object_get(o, "has_more")));
-    snprintf(target, sizeof target, JOBS "/%s/checkpoints?after=%s", id, str(o, "last_id"));
-    json_decref(o);
-    o = get(d, target, 200);
-    assert_int_equal(json_array_size(json_object_get(o, "data")), 1);
-    json_decref(o);
-}
-
-static int follow(const struct df *d, const char *id) {
-    char head[256];
-    int fd = cl_connect(d->port);
-    snprintf(head, sizeof head, "GET " JOBS "/%s/events?stream=true HTTP/1.1\r\nHost: a\r\n\r\n",
-             id);
-    cl_puts(fd, head);
-    return fd;
-}
-
-static size_t count(const char *s, const char *what) {
-    size_t n = 0;
-    for (; (s = strstr(s, what)) != NULL; s++)
-        n++;
-    return n;
-}
-
-static void test_stream(void **state) {
-    struct df *d = *state;
-    char id[FT_ID_MAX], target[128], value[64];
-    struct cl_response r;
-    create(d, "", id);
-    for (int i = 0; i < 150; i++) // more than one look brings
-        add_event(d, id, "many", NULL);
-    int fd = follow(d, id), gone = follow(d, id), cut = follow(d, id);
-    usleep(700000);
-    close(gone);
-    add_event(d, id, "later", NULL);
-    usleep(100000);
-    snprintf(target, sizeof target, JOBS "/%s/cancel", id);
-    json_decref(ask(d, "POST", target, "", "", 200));
-    assert_true(cl_read(fd, false, &r)); // until the job's end
-    assert_int_equal(r.status, 200);
-    assert_int_equal(
-        strncmp(cl_field(&r, "content-type", value, sizeof value), "text/event-stream", 17), 0);
-    assert_int_equal(count(r.body, "data: {"), 154);
-    assert_int_equal(count(r.body, "\"many\""), 150);
-    const char *created = strstr(r.body, "Created"), *later = strstr(r.body, "later"),
-               *end = strstr(r.body, "cancelled");
-    assert_true(created && later && end && created < later && later < end);
-    assert_string_equal(r.body + r.len - 14, "data: [DONE]\n\n");
-    cl_free(&r);
-    close(fd);
-    fd = follow(d, id); // of one that has ended: all at once
-    assert_true(cl_read(fd, false, &r));
-    assert_int_equal(count(r.body, "data: {"), 154);
-    cl_free(&r);
-    close(fd);
-    create(d, "", id);
-    fd = follow(d, id);
-    usleep(100000);
-    df_restart(d); // the server ends streams that are followed
-    close(fd);
-    close(cut);
+    json_decref(js_ask(d, "POST", target, "", "", 405));
 }
 
 static void test_owners(void **state) {
@@ -502,40 +312,43 @@ static void test_owners(void **state) {
     assert_int_equal(gw_keys_add_role(d.keys, "key-of-trainer", "one", GW_ROLE_TRAIN, &info),
                      ERR_OK);
     assert_true(gw_keys_check(d.keys, "key-of-one", 10, &who));
-    upload(&d, who.tenant, "fine-tune", file);
-    snprintf(body, sizeof body, "{\"model\":\"tiny\",\"training_file\":\"%s\"}", file);
-    json_decref(ask(&d, "POST", JOBS, TYPE, body, 401));
-    json_decref(ask(&d, "POST", JOBS, TYPE "Authorization: Bearer key-of-nobody\r\n", body, 403));
-    json_decref(ask(&d, "POST", JOBS, TWO, body, 400)); // a stranger's file is not there
-    json_t *o = ask(&d, "POST", JOBS, TYPE "Authorization: Bearer key-of-trainer\r\n", body, 200);
-    snprintf(id, sizeof id, "%s", str(o, "id"));
+    js_upload(&d, who.tenant, "fine-tune", d.file);
+    snprintf(body, sizeof body, "{\"model\":\"tiny\",\"training_file\":\"%s\"}", d.file);
+    json_decref(js_ask(&d, "POST", JOBS, TYPE, body, 401));
+    json_decref(
+        js_ask(&d, "POST", JOBS, TYPE "Authorization: Bearer key-of-nobody\r\n", body, 403));
+    json_decref(js_ask(&d, "POST", JOBS, TWO, body, 400)); // a stranger's file is not there
+    json_t *o =
+        js_ask(&d, "POST", JOBS, TYPE "Authorization: Bearer key-of-trainer\r\n", body, 200);
+    snprintf(id, sizeof id, "%s", js_str(o, "id"));
     json_decref(o);
     static const char *const tails[] = {"", "/events", "/checkpoints", "/events?stream=true"};
     for (size_t i = 0; i < 4; i++) {
         snprintf(target, sizeof target, JOBS "/%s%s", id, tails[i]);
-        json_decref(ask(&d, "GET", target, TWO, "", 404));
+        json_decref(js_ask(&d, "GET", target, TWO, "", 404));
         if (i < 3)
-            json_decref(ask(&d, "GET", target, ONE, "", 200));
+            json_decref(js_ask(&d, "GET", target, ONE, "", 200));
     }
     snprintf(target, sizeof target, JOBS "/%s/cancel", id);
-    json_decref(ask(&d, "POST", target, TWO, "", 404));
+    json_decref(js_ask(&d, "POST", target, TWO, "", 404));
     snprintf(target, sizeof target, JOBS "?after=%s", id);
-    json_decref(ask(&d, "GET", target, TWO, "", 404));
-    o = ask(&d, "GET", JOBS, TWO, "", 200);
+    json_decref(js_ask(&d, "GET", target, TWO, "", 404));
+    o = js_ask(&d, "GET", JOBS, TWO, "", 200);
     assert_int_equal(json_array_size(json_object_get(o, "data")), 0);
     json_decref(o);
     // An administrator sees all of them, with more.
-    o = ask(&d, "GET", "/admin/v1/jobs", TWO, "", 200);
+    o = js_ask(&d, "GET", "/admin/v1/jobs", TWO, "", 200);
     const json_t *j = json_array_get(json_object_get(o, "data"), 0);
-    assert_string_equal(str(j, "id"), id);
-    assert_string_equal(str(j, "state"), "validating_files");
+    assert_string_equal(js_str(j, "id"), id);
+    assert_string_equal(js_str(j, "state"), "validating_files");
     assert_true(json_is_null(json_object_get(j, "queue_position")));
     assert_int_equal(json_integer_value(json_object_get(json_object_get(j, "times"), "accepted")),
                      1700000000);
     json_decref(o);
     snprintf(target, sizeof target, "/admin/v1/jobs/%s", id);
-    json_decref(ask(&d, "GET", target, TWO, "", 200));
-    json_decref(ask(&d, "GET", target, TYPE "Authorization: Bearer key-of-trainer\r\n", "", 403));
+    json_decref(js_ask(&d, "GET", target, TWO, "", 200));
+    json_decref(
+        js_ask(&d, "GET", target, TYPE "Authorization: Bearer key-of-trainer\r\n", "", 403));
     df_stop(&d);
     df_remove(&d);
 }
@@ -549,10 +362,10 @@ static void test_queue_positions(void **state) {
         .from = 1u << FT_JOB_VALIDATING, .to = FT_JOB_QUEUED, .level = "info", .message = "m"};
     bool moved;
     for (int i = 0; i < 3; i++) {
-        create(d, more[i], ids[i]);
+        js_create(d, more[i], ids[i]);
         assert_int_equal(ft_job_move(&d->home, ids[i], &to_queue, &moved, &info), ERR_OK);
     }
-    json_t *o = get(d, "/admin/v1/jobs", 200), *v;
+    json_t *o = js_get(d, "/admin/v1/jobs", 200), *v;
     static const int want[] = {2, 0, 1}; // newest first
     size_t k;
     json_array_foreach(json_object_get(o, "data"), k, v)
@@ -564,7 +377,7 @@ static bool life_without(const struct df *d, uint64_t nth) {
     char body[128], id[FT_ID_MAX] = "", target[128];
     struct cl_response r;
     bool failed = false;
-    snprintf(body, sizeof body, "{\"model\":\"tiny\",\"training_file\":\"%s\"}", file);
+    snprintf(body, sizeof body, "{\"model\":\"tiny\",\"training_file\":\"%s\"}", d->file);
     static const char *const asks[][2] = {
         {"POST", ""},          {"GET", "/%s"},         {"GET", "?metadata[a]=b"},
         {"GET", "/%s/events"}, {"POST", "/%s/cancel"}, {"GET", "/%s/events?stream=true"}};
@@ -604,15 +417,13 @@ static void test_without_memory(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_object, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_refusals, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_pages, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_actions, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_events, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_stream, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_object, js_setup, js_teardown),
+        cmocka_unit_test_setup_teardown(test_refusals, js_setup, js_teardown),
+        cmocka_unit_test_setup_teardown(test_pages, js_setup, js_teardown),
+        cmocka_unit_test_setup_teardown(test_actions, js_setup, js_teardown),
         cmocka_unit_test(test_owners),
-        cmocka_unit_test_setup_teardown(test_queue_positions, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_without_memory, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_queue_positions, js_setup, js_teardown),
+        cmocka_unit_test_setup_teardown(test_without_memory, js_setup, js_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

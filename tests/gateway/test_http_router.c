@@ -74,10 +74,12 @@ static void handle(struct gw_request *r, void *arg) {
 static const struct gw_route routes[] = {
     {.methods = GW_GET, .pattern = "/v1/models", .handle = handle},
     {.methods = GW_POST, .pattern = "/v1/models", .handle = handle},
-    {.methods = GW_GET | GW_DELETE, .pattern = "/v1/models/{id}", .handle = handle},
+    {.methods = GW_GET | GW_DELETE, .pattern = "/v1/models/{id*}", .handle = handle},
     {.methods = GW_GET, .pattern = "/v1/models/special", .handle = handle},
     {.methods = GW_POST, .pattern = "/v1/jobs/{id}/cancel", .handle = handle},
-    {.methods = GW_GET, .pattern = "/a/{x}/b/{y}/c/{rest}", .handle = handle},
+    {.methods = GW_GET, .pattern = "/a/{x}/b/{y}/c/{rest*}", .handle = handle},
+    {.methods = GW_GET, .pattern = "/v1/jobs/{id}", .handle = handle},
+    {.methods = GW_POST, .pattern = "/adapters/{id*}/retire", .handle = handle},
 };
 
 static void test_match(void **state) {
@@ -110,6 +112,16 @@ static void test_match(void **state) {
         {POST, "/v1/jobs/a/cancel/", -1, 0, {0}},
         {GET, "/a/1/b/2/c/3/4", 5, GET | HEAD, {"1", "2", "3/4"}},
         {GET, "/a/1/b/2/c/", -1, 0, {0}},
+        {GET, "/v1/jobs/j-1", 6, GET | HEAD, {"j-1"}},
+        {POST, "/v1/jobs/j-1", -1, GET | HEAD, {0}},
+        {GET, "/v1/jobs/j-1/other", -1, 0, {0}}, // not a job whose id has a slash
+        {POST, "/v1/jobs/j-1/other", -1, 0, {0}},
+        {GET, "/v1/jobs/j-1/", -1, 0, {0}},
+        {POST, "/adapters/a/retire", 7, POST, {"a"}},
+        {POST, "/adapters/org/a/retire", 7, POST, {"org/a"}},
+        {POST, "/adapters//retire", -1, 0, {0}},
+        {POST, "/adapters/retire", -1, 0, {0}},
+        {POST, "/adapters/a/retired", -1, 0, {0}},
     };
     struct gw_router router;
     assert_int_equal(gw_router_init(&router, routes, sizeof routes / sizeof *routes, NULL), ERR_OK);
@@ -134,7 +146,8 @@ static void test_match(void **state) {
 static void test_bad_patterns(void **state) {
     (void)state;
     static const char *const patterns[] = {
-        "v1", "", "/{a", "/a}", "/{a}b", "/{a/b}", "/{a}/{b}/{c}/{d}/{e}", "/{a{b}}",
+        "v1",      "",          "/{a",   "/a}",  "/{a}b", "/{a/b}", "/{a}/{b}/{c}/{d}/{e}",
+        "/{a{b}}", "/{a*}/{b}", "/{*a}", "/{a*",
     };
     for (size_t i = 0; i < sizeof patterns / sizeof *patterns; i++) {
         struct gw_route route = {.methods = GW_GET, .pattern = patterns[i], .handle = handle};
