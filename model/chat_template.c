@@ -22,7 +22,10 @@ enum err chat_template_parse(const char *text, size_t len, struct chat_template 
     if (!t)
         return err_set(info, ERR_NOMEM, NULL, "out of memory");
     arena_init(&t->arena, MAX_TREE_MEMORY);
-    enum err e = tpl_parse(t, text, len, info);
+    t->text = arena_strndup(&t->arena, text, len);
+    t->len = len;
+    enum err e =
+        t->text ? tpl_parse(t, text, len, info) : err_set(info, ERR_NOMEM, NULL, "out of memory");
     if (e) {
         chat_template_destroy(t);
         return e;
@@ -36,6 +39,21 @@ void chat_template_destroy(struct chat_template *t) {
         return;
     arena_fini(&t->arena);
     mem_free(t);
+}
+
+const char *chat_template_text(const struct chat_template *t, size_t *len) {
+    *len = t->len;
+    return t->text;
+}
+
+enum err chat_template_digest(const struct chat_template *t, char hex[2 * SHA256_BYTES + 1],
+                              struct err_info *info) {
+    uint8_t sum[SHA256_BYTES];
+    enum err e = sha256(t->text, t->len, sum);
+    if (e)
+        return err_set(info, e, NULL, "the chat template's digest: %s", err_text(e));
+    hex_encode(sum, sizeof sum, hex);
+    return ERR_OK;
 }
 
 void chat_output_fini(struct chat_output *o) {

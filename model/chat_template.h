@@ -7,6 +7,7 @@
 #pragma once
 #include "base/buf.h"
 #include "base/err.h"
+#include "base/hash.h"
 #include <jansson.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -18,6 +19,10 @@ struct chat_template;
 enum err chat_template_parse(const char *text, size_t len, struct chat_template **out,
                              struct err_info *info);
 void chat_template_destroy(struct chat_template *t);
+// The text that was parsed, and its SHA-256 in hex: what identifies a template in manifests.
+const char *chat_template_text(const struct chat_template *t, size_t *len);
+enum err chat_template_digest(const struct chat_template *t, char hex[2 * SHA256_BYTES + 1],
+                              struct err_info *info);
 
 struct chat_limits {    // 0: the default
     uint64_t max_steps; // evaluated nodes, default 2,000,000

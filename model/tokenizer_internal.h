@@ -73,6 +73,7 @@ struct tok__added_set {
 struct tok__stage {
     pcre2_code *code; // each match is a piece, and so is each gap between matches
     bool jit;
+    uint8_t pattern[SHA256_BYTES]; // of the pattern's text
 };
 
 struct tokenizer {

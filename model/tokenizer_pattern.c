@@ -322,10 +322,19 @@ pcre2_code *tok__word_char_compile(void) {
     return code;
 }
 
-static enum err push_stage(struct tokenizer *t, pcre2_code *code) {
+// Takes the code over. `pattern` is what the file says, for the digest.
+static enum err push_stage(struct tokenizer *t, pcre2_code *code, const char *pattern, size_t len,
+                           struct err_info *info) {
+    struct tok__stage *s = &t->stages[t->n_stages];
+    if (sha256(pattern, len, s->pattern)) {
+        pcre2_code_free(code);
+        return err_set(info, ERR_NOMEM, NULL, "out of memory for the split pattern");
+    }
     // Without JIT (not built in, or no executable memory) the interpreter gives the same splits.
     bool jit = pcre2_jit_compile(code, PCRE2_JIT_COMPLETE) == 0;
-    t->stages[t->n_stages++] = (struct tok__stage){.code = code, .jit = jit};
+    s->code = code;
+    s->jit = jit;
+    t->n_stages++;
     return ERR_OK;
 }
 
@@ -341,7 +350,7 @@ enum err tok__add_stage(struct tokenizer *t, const char *pattern, size_t len,
     enum err e = check_stages(t, info);
     if (e == ERR_OK)
         e = tok__pattern_compile(pattern, len, &code, info);
-    return e == ERR_OK ? push_stage(t, code) : e;
+    return e == ERR_OK ? push_stage(t, code, pattern, len, info) : e;
 }
 
 enum err tok__add_digits_stage(struct tokenizer *t, bool individual, struct err_info *info) {
@@ -358,5 +367,6 @@ enum err tok__add_digits_stage(struct tokenizer *t, bool individual, struct err_
     if (e == ERR_OK)
         e = compile(pattern.data, pattern.len, &code, info);
     buf_fini(&pattern);
-    return e == ERR_OK ? push_stage(t, code) : e;
+    const char *name = individual ? "a digit" : "digits";
+    return e == ERR_OK ? push_stage(t, code, name, strlen(name), info) : e;
 }

@@ -180,6 +180,8 @@ struct tpl_node {
 
 struct chat_template {
     struct arena arena;
+    const char *text; // the source, as it was given
+    size_t len;
     struct tpl_nodes body;
     struct tpl_scope *scope;
     struct tpl_name *names;
