@@ -14,7 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { STATE_VERSION = 1, MANIFEST_VERSION = 1 };
+enum { STATE_VERSION = 1, STATE_BYTES = 1 << 16 };
 
 void ft_moments_fini(struct ft_moments *x) {
     mdl_adapter_destroy(x->w);
@@ -33,7 +33,7 @@ static enum err put_buf(int dir, const char *name, struct buf *b, struct err_inf
     return e;
 }
 
-static void state_fields(struct json_w *w, const struct ft_state *s) {
+void ft__state_fields(struct json_w *w, const struct ft_state *s) {
     jw_kint(w, "step", s->step);
     jw_kint(w, "exponent", s->exponent);
     jw_kint(w, "trained_tokens", s->trained_tokens);
@@ -52,7 +52,7 @@ static enum err write_state(int dir, const struct ft_state *s, struct err_info *
     jw_obj(&w);
     jw_kint(&w, "version", STATE_VERSION);
     jw_kstr(&w, "optimizer", "adamw");
-    state_fields(&w, s);
+    ft__state_fields(&w, s);
     jw_obj_end(&w);
     return put_buf(dir, "trainer_state.json", &b, info);
 }
@@ -71,7 +71,7 @@ static bool get_num(const json_t *o, const char *key, double *out) {
 
 static enum err read_state(int dir, struct ft_state *s, struct err_info *info) {
     json_t *o;
-    enum err e = ft__read_json(dir, "trainer_state.json", &o, info);
+    enum err e = ft_file_json(dir, "trainer_state.json", STATE_BYTES, &o, info);
     if (e)
         return e;
     int64_t version, exponent;
@@ -89,69 +89,6 @@ static enum err read_state(int dir, struct ft_state *s, struct err_info *info) {
         return err_set(info, ERR_FORMAT, NULL, "trainer_state.json lacks a field, or it is wrong");
     s->exponent = (int32_t)exponent;
     return ERR_OK;
-}
-
-// ---- manifest.json
-
-static enum err hash_files(int dir, struct json_w *w, struct err_info *info) {
-    enum err e = ERR_OK;
-    jw_key(w, "files");
-    jw_obj(w);
-    for (int i = 0; i < FT__FILES && !e; i++) {
-        char hex[FT__HEX];
-        e = ft__hash_file(dir, ft__files[i], hex, info);
-        jw_kstr(w, ft__files[i], e ? "" : hex);
-    }
-    jw_obj_end(w);
-    return e;
-}
-
-static void origin_fields(struct json_w *w, const struct ft_manifest *m) {
-    const struct {
-        const char *key, *value;
-    } texts[] = {{"run_id", m->run_id},
-                 {"base_model", m->base_model},
-                 {"base_digest", m->base_digest},
-                 {"tokenizer_digest", m->tokenizer_digest},
-                 {"template_digest", m->template_digest},
-                 {"dataset_digest", m->dataset_digest},
-                 {"validation_digest", m->validation_digest},
-                 {"code_version", m->code_version},
-                 {"kernel_set", m->kernel_set},
-                 {"method", m->method},
-                 {"precision", m->precision},
-                 {"parent", m->parent},
-                 {"retention_class", m->retention_class}};
-    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
-        jw_kstr(w, texts[i].key, texts[i].value);
-    jw_kint(w, "seed", (int64_t)m->seed);
-    jw_kint(w, "created_at", m->created_at);
-    jw_key(w, "hyperparameters");
-    if (m->hyperparameters)
-        jw_raw(w, m->hyperparameters, strlen(m->hyperparameters));
-    else
-        jw_null(w);
-}
-
-static enum err write_manifest(int dir, const struct ft_state *s, const struct ft_manifest *m,
-                               struct err_info *info) {
-    struct buf b;
-    buf_init(&b, 0);
-    struct json_w w = json_w_begin(&b);
-    jw_obj(&w);
-    jw_kint(&w, "version", MANIFEST_VERSION);
-    origin_fields(&w, m);
-    jw_key(&w, "metrics");
-    jw_obj(&w);
-    state_fields(&w, s);
-    jw_obj_end(&w);
-    enum err e = hash_files(dir, &w, info);
-    jw_obj_end(&w);
-    if (e) {
-        buf_fini(&b);
-        return e;
-    }
-    return put_buf(dir, "manifest.json", &b, info);
 }
 
 // ---- write
@@ -182,20 +119,12 @@ static enum err check_finite(const struct mdl_config *c, const struct mdl_adapte
 static enum err write_files(int dir, const char *path, const struct mdl_config *c,
                             const struct ft_state *s, const struct ft_moments *x,
                             const struct ft_manifest *m, struct err_info *info) {
-    char hex[FT__HEX];
     enum err e = mdl_adapter_write(path, c, x->w, m->base_model, NULL, info);
     if (!e)
         e = ft__write_moments(dir, c, x, info);
     if (!e)
         e = write_state(dir, s, info);
-    if (!e)
-        e = write_manifest(dir, s, m, info);
-    if (!e)
-        e = ft__hash_file(dir, "manifest.json", hex, info);
-    if (e)
-        return e;
-    hex[FT__HEX - 1] = '\n';
-    return durable_put(dir, "COMPLETE", hex, FT__HEX, info); // syncs the folder
+    return e ? e : ft_manifest_write(dir, FT_MANIFEST_CHECKPOINT, m, s, ft__files, FT__FILES, info);
 }
 
 // A whole one of that name stays, a broken one makes room.
@@ -301,18 +230,12 @@ enum err ft_checkpoint_read(const char *path, const struct mdl_config *c, struct
     return e;
 }
 
-enum err ft_checkpoint_kernel_set(const char *path, char *out, size_t cap, struct err_info *info) {
+enum err ft_checkpoint_manifest(const char *path, json_t **out, struct err_info *info) {
     int dir;
-    json_t *m;
     enum err e = ft__open_folder(AT_FDCWD, path, &dir, info);
     if (e)
         return e;
-    e = ft__read_json(dir, "manifest.json", &m, info);
+    e = ft_manifest_read(dir, out, info);
     close(dir);
-    if (e)
-        return e;
-    const char *set = json_string_value(json_object_get(m, "kernel_set"));
-    snprintf(out, cap, "%s", set ? set : "");
-    json_decref(m);
-    return ERR_OK;
+    return e;
 }

@@ -12,20 +12,10 @@
 // believes nothing: every digest is checked before anything is used. Trainer's thread; blocks on
 // files.
 #pragma once
-#include "finetune/trainer.h"
+#include "finetune/manifest.h"
 #include "model/adapter.h"
 
 enum { FT_CHECKPOINT_NAME = 40 };
-
-// Where it comes from. Strings may be NULL: null in the file.
-struct ft_manifest {
-    const char *run_id, *base_model, *base_digest, *tokenizer_digest, *template_digest;
-    const char *dataset_digest, *validation_digest;
-    const char *code_version, *kernel_set, *method, *precision, *parent, *retention_class;
-    const char *hyperparameters; // a JSON object; on resume it must be the same
-    uint64_t seed;
-    int64_t created_at; // Unix seconds
-};
 
 struct ft_moments { // of one checkpoint: matrices, m and v
     struct mdl_adapter *w, *m, *v;
@@ -54,8 +44,8 @@ enum err ft_checkpoint_newest(const char *dir, const struct ft_manifest *m,
 // Reads the checkpoint at `path`, which is verified first. *x has new adapters, freed by fini.
 enum err ft_checkpoint_read(const char *path, const struct mdl_config *c, struct ft_state *s,
                             struct ft_moments *x, struct err_info *info);
-// The same for what a manifest says of another kernel set: copies it ("" if there is none).
-enum err ft_checkpoint_kernel_set(const char *path, char *out, size_t cap, struct err_info *info);
+// The manifest of the checkpoint at `path`, compared with its marker. *out is the caller's.
+enum err ft_checkpoint_manifest(const char *path, json_t **out, struct err_info *info);
 
 // Removes all but the newest `keep` checkpoints (0: keeps all) and what crashes have left aside.
 enum err ft_checkpoint_prune(const char *dir, int64_t keep, struct err_info *info);

@@ -2,16 +2,16 @@
 // Inside checkpoints: checkpoint.c writes and reads folders, checkpoint_verify.c checks, chooses and
 // removes them, checkpoint_optimizer.c is the file of moments.
 #pragma once
+#include "base/json_write.h"
 #include "finetune/checkpoint.h"
 #include <jansson.h>
 
-enum { FT__FILES = 4, FT__HEX = 65 };
+enum { FT__FILES = 4 };
 extern const char *const ft__files[FT__FILES]; // those that the manifest lists
 
-enum err ft__hash_file(int dir, const char *name, char hex[FT__HEX], struct err_info *info);
-enum err ft__read_json(int dir, const char *name, json_t **out, struct err_info *info);
 // Marker, manifest and digests; *manifest (may be NULL) is to be freed.
 enum err ft__verify(int dir, json_t **manifest, struct err_info *info);
+void ft__state_fields(struct json_w *w, const struct ft_state *s);
 
 enum err ft__write_moments(int dir, const struct mdl_config *c, const struct ft_moments *x,
                            struct err_info *info);

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/durable.h"
-#include "base/hash.h"
 #include "base/mem.h"
 #include "finetune/checkpoint_internal.h"
 #include <dirent.h>
@@ -13,7 +12,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { MAX_JSON = 1 << 20, CHUNK = 1 << 18 };
 #define PREFIX "step-"
 
 const char *const ft__files[FT__FILES] = {"adapter_model.safetensors", "adapter_config.json",
@@ -26,109 +24,19 @@ enum err ft__open_folder(int parent, const char *path, int *fd, struct err_info 
     return *fd < 0 ? durable_errno(info, errno, "open", path) : ERR_OK;
 }
 
-static enum err open_file(int dir, const char *name, int *fd, struct err_info *info) {
-    struct stat st;
-    *fd = openat(dir, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-    if (*fd < 0)
-        return durable_errno(info, errno, "open", name);
-    if (fstat(*fd, &st) || !S_ISREG(st.st_mode)) {
-        close(*fd);
-        return err_set(info, ERR_FORMAT, NULL, "%s is not a file", name);
-    }
-    return ERR_OK;
-}
-
-static enum err hash_open(int fd, struct sha256_ctx *sha, char *chunk) {
-    for (;;) {
-        ssize_t n = read(fd, chunk, CHUNK);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0)
-            return n < 0 ? ERR_IO : ERR_OK;
-        enum err e = sha256_update(sha, chunk, (size_t)n);
-        if (e)
-            return e;
-    }
-}
-
-enum err ft__hash_file(int dir, const char *name, char hex[FT__HEX], struct err_info *info) {
-    int fd;
-    enum err e = open_file(dir, name, &fd, info);
-    if (e)
-        return e;
-    uint8_t digest[SHA256_BYTES];
-    char *chunk = mem_alloc(CHUNK);
-    struct sha256_ctx *sha = sha256_begin();
-    e = chunk && sha ? hash_open(fd, sha, chunk) : ERR_NOMEM;
-    enum err ended = sha ? sha256_end(sha, digest) : ERR_NOMEM;
-    e = e ? e : ended;
-    close(fd);
-    mem_free(chunk);
-    if (e)
-        return err_set(info, e, NULL, "%s: %s", name, err_text(e));
-    hex_encode(digest, sizeof digest, hex);
-    return ERR_OK;
-}
-
-enum err ft__read_json(int dir, const char *name, json_t **out, struct err_info *info) {
-    int fd;
-    enum err e = open_file(dir, name, &fd, info);
-    if (e)
-        return e;
-    char *text = mem_alloc(MAX_JSON + 1);
-    size_t n = 0;
-    ssize_t got = 1;
-    while (text && n <= MAX_JSON && got > 0) {
-        got = read(fd, text + n, MAX_JSON + 1 - n);
-        if (got > 0)
-            n += (size_t)got;
-    }
-    close(fd);
-    json_error_t why;
-    *out = text && got == 0 ? json_loadb(text, n, JSON_REJECT_DUPLICATES, &why) : NULL;
-    mem_free(text);
-    if (!text)
-        return err_set(info, ERR_NOMEM, NULL, "out of memory");
-    if (got < 0)
-        return durable_errno(info, errno, "read", name);
-    if (!json_is_object(*out)) {
-        json_decref(*out);
-        return err_set(info, ERR_FORMAT, NULL, "%s is not a JSON object", name);
-    }
-    return ERR_OK;
-}
-
 // ---- verify
-
-static enum err check_marker(int dir, struct err_info *info) {
-    char expected[FT__HEX], found[FT__HEX + 1];
-    int fd;
-    if (open_file(dir, "COMPLETE", &fd, info))
-        return err_set(info, ERR_FORMAT, NULL, "it was not completed (no COMPLETE)");
-    ssize_t n = read(fd, found, sizeof found);
-    close(fd);
-    enum err e = ft__hash_file(dir, "manifest.json", expected, info);
-    if (e)
-        return e;
-    if (n < FT__HEX - 1 || memcmp(found, expected, FT__HEX - 1) != 0)
-        return err_set(info, ERR_FORMAT, NULL, "manifest.json is not what COMPLETE says");
-    return ERR_OK;
-}
 
 enum err ft__verify(int dir, json_t **manifest, struct err_info *info) {
     json_t *m = NULL;
-    enum err e = check_marker(dir, info);
-    if (!e)
-        e = ft__read_json(dir, "manifest.json", &m, info);
+    enum err e = ft_manifest_read(dir, &m, info);
+    if (e == ERR_NOT_FOUND)
+        e = err_set(info, ERR_FORMAT, NULL, "it was not completed (no manifest.json)");
     if (e)
         return e;
-    for (int i = 0; i < FT__FILES && !e; i++) {
-        char hex[FT__HEX];
-        const char *is =
-            json_string_value(json_object_get(json_object_get(m, "files"), ft__files[i]));
-        if (!(e = ft__hash_file(dir, ft__files[i], hex, info)) && (!is || strcmp(is, hex) != 0))
-            e = err_set(info, ERR_FORMAT, NULL, "%s is not what the manifest says", ft__files[i]);
-    }
+    if (ft_manifest_kind_of(m) != FT_MANIFEST_CHECKPOINT)
+        e = err_set(info, ERR_FORMAT, NULL, "its manifest is not of a checkpoint");
+    for (int i = 0; i < FT__FILES && !e; i++)
+        e = ft_manifest_check(dir, m, ft__files[i], info);
     if (e || !manifest)
         json_decref(m);
     else
@@ -211,9 +119,65 @@ static void step_name(int64_t step, char name[FT_CHECKPOINT_NAME]) {
 
 // ---- newest
 
-static bool same_text(const json_t *m, const char *key, const char *is) {
-    const char *was = json_string_value(json_object_get(m, key));
-    return was && is ? !strcmp(was, is) : !was && !is;
+enum { SHOWN = 80 };
+
+// A value as a message shows it.
+static const char *shown(const json_t *v, char out[SHOWN]) {
+    char text[SHOWN + 1];
+    size_t n = v ? json_dumpb(v, text, SHOWN, JSON_COMPACT | JSON_ENCODE_ANY) : 0;
+    if (!v || json_is_null(v))
+        snprintf(out, SHOWN, "none");
+    else if (json_is_string(v))
+        snprintf(out, SHOWN, "%.64s", json_string_value(v));
+    else if (json_is_real(v))
+        snprintf(out, SHOWN, "%.10g", json_real_value(v));
+    else
+        snprintf(out, SHOWN, "%.*s", n < SHOWN ? (int)n : SHOWN - 1, text);
+    return out;
+}
+
+static enum err differs(struct err_info *info, const char *key, const json_t *is,
+                        const json_t *was) {
+    char now[SHOWN], before[SHOWN];
+    return err_set(info, ERR_INVALID, NULL,
+                   "it belongs to another run: %s is %s here, and %s in that run", key,
+                   shown(is, now), shown(was, before));
+}
+
+static enum err check_text(const json_t *was, const char *key, const char *is,
+                           struct err_info *info) {
+    const json_t *before = json_object_get(was, key);
+    const char *text = json_string_value(before);
+    if (text && is ? !strcmp(text, is) : !text && !is)
+        return ERR_OK;
+    json_t *now = is ? json_string(is) : json_null();
+    enum err e =
+        now ? differs(info, key, now, before) : err_set(info, ERR_NOMEM, NULL, "out of memory");
+    json_decref(now);
+    return e;
+}
+
+// 2 and 2.0 are one number.
+static bool same_value(const json_t *a, const json_t *b) {
+    if (json_is_number(a) && json_is_number(b)) {
+        double x = json_number_value(a), y = json_number_value(b);
+        return x >= y && x <= y;
+    }
+    return json_equal(a, b);
+}
+
+static enum err check_hyper(const json_t *was, const char *hyperparameters, struct err_info *info) {
+    json_t *hyper = json_loads(hyperparameters, 0, NULL), *value;
+    const json_t *before = json_object_get(was, "hyperparameters");
+    const char *key;
+    enum err e = hyper ? ERR_OK : err_set(info, ERR_NOMEM, NULL, "out of memory");
+    json_object_foreach(hyper, key, value) {
+        const json_t *other = json_object_get(before, key);
+        if (!e && !same_value(value, other))
+            e = differs(info, key, value, other);
+    }
+    json_decref(hyper);
+    return e;
 }
 
 static enum err check_same_run(const json_t *was, const struct ft_manifest *m,
@@ -225,21 +189,10 @@ static enum err check_same_run(const json_t *was, const struct ft_manifest *m,
                  {"template_digest", m->template_digest},
                  {"dataset_digest", m->dataset_digest},
                  {"method", m->method}};
-    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
-        if (!same_text(was, texts[i].key, texts[i].is))
-            return err_set(info, ERR_INVALID, NULL, "it belongs to another run: %s differs",
-                           texts[i].key);
-    json_t *hyper = m->hyperparameters ? json_loads(m->hyperparameters, 0, NULL) : NULL;
-    const json_t *before = json_object_get(was, "hyperparameters");
-    const char *key, *differs = NULL;
-    json_t *value;
-    json_object_foreach(hyper, key, value) if (!json_equal(value, json_object_get(before, key)))
-        differs = differs ? differs : key;
-    enum err e =
-        differs ? err_set(info, ERR_INVALID, NULL, "it belongs to another run: %s differs", differs)
-                : ERR_OK;
-    json_decref(hyper);
-    return e;
+    enum err e = ERR_OK;
+    for (size_t i = 0; i < sizeof texts / sizeof *texts && !e; i++)
+        e = check_text(was, texts[i].key, texts[i].is, info);
+    return !e && m->hyperparameters ? check_hyper(was, m->hyperparameters, info) : e;
 }
 
 static enum err usable(int dir, const char *name, const struct ft_manifest *m,
@@ -268,8 +221,9 @@ enum err ft_checkpoint_newest(const char *path, const struct ft_manifest *m,
         return e;
     e = list_steps(dir, &l, info);
     bool found = false;
+    struct err_info why = {0}, first = {0}; // of the newest
+    char newest[FT_CHECKPOINT_NAME] = "";
     for (size_t i = 0; i < l.n && !e && !found; i++) {
-        struct err_info why;
         step_name(l.steps[i], name);
         enum err bad = usable(dir, name, m, &why);
         found = !bad;
@@ -277,12 +231,22 @@ enum err ft_checkpoint_newest(const char *path, const struct ft_manifest *m,
             e = err_set(info, bad, NULL, "out of memory");
         else if (bad && skip)
             skip->tell(skip->arg, name, why.message);
+        if (bad && !i) {
+            first = why;
+            memcpy(newest, name, sizeof newest);
+        }
     }
     close(dir);
     mem_free(l.steps);
-    if (!e && !found)
-        e = err_set(info, ERR_NOT_FOUND, NULL, "%s holds no checkpoint to go on from", path);
-    return e;
+    if (e || found)
+        return e;
+    if (*newest)
+        return err_set(info, ERR_NOT_FOUND, NULL,
+                       "%.200s holds no checkpoint that this run can go on from; %s: %s", path,
+                       newest, first.message);
+    return err_set(info, ERR_NOT_FOUND, NULL,
+                   "%.200s holds no checkpoint (step-<n>); the run ended before its first one",
+                   path);
 }
 
 // ---- removal

@@ -89,6 +89,9 @@ enum err ft_dataset_build(const char *path, const char *cache, const struct ft_d
 // What, beside the file, decides a cache's content: a cache whose report has the file's digest and
 // whose key is this need not be made again.
 enum err ft_dataset_key(const struct ft_dataset_opts *opts, uint8_t key[32]);
+// opts->renderer, from the digests of tokenizer and template in hex; "": there is no template.
+enum err ft_dataset_renderer(const char *tokenizer, const char *chat_template,
+                             uint8_t renderer[32]);
 
 struct ft_dataset;
 // A cache is checked before it is used: magic, version, sizes, checksums of trailer and index,

@@ -262,3 +262,10 @@ enum err ft_dataset_key(const struct ft_dataset_opts *o, uint8_t key[32]) {
     }
     return rc;
 }
+
+enum err ft_dataset_renderer(const char *tokenizer, const char *chat_template,
+                             uint8_t renderer[32]) {
+    char text[4 * SHA256_BYTES + 2];
+    int n = snprintf(text, sizeof text, "%.64s %.64s", tokenizer, chat_template);
+    return sha256(text, (size_t)n, renderer);
+}

@@ -20,12 +20,14 @@ static enum err describe_model(void *arg, struct ft_dataset_opts *o, int32_t *co
     const struct app *a = h->app;
     if (app_state(a) == APP_LOADING)
         return app_check_ready(a, info);
-    // The digest of the model's content covers tokenizer and template; until it is known the job waits.
-    const char *digest = atomic_load_explicit(&a->digest, memory_order_acquire);
-    if (!digest)
-        return err_set(info, ERR_LOADING, NULL, "the model's digest is not known yet");
-    if (sha256(digest, strlen(digest), o->renderer))
-        return err_set(info, ERR_NOMEM, NULL, "out of memory");
+    char tokenizer[2 * SHA256_BYTES + 1], template[2 * SHA256_BYTES + 1] = "";
+    enum err e = tokenizer_digest(a->tokenizer, tokenizer, info);
+    if (!e && a->template)
+        e = chat_template_digest(a->template, template, info);
+    if (!e && ft_dataset_renderer(tokenizer, template, o->renderer))
+        e = err_set(info, ERR_NOMEM, NULL, "out of memory");
+    if (e)
+        return e;
     o->tokenizer = a->tokenizer;
     o->chat_template = a->template;
     o->ends = a->config->eos;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a job asks for, as a training run.
 #include "base/hash.h"
+#include "base/mem.h"
 #include "gateway/job_runner_internal.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -52,11 +53,36 @@ static void fill_options(struct job_run *run, int64_t seed, int64_t samples) {
     };
 }
 
-static enum err open_data(struct job_run *run, const char *name, struct ft_dataset **out,
+// A server that was started anew with another tokenizer or chat template must not train on what the one
+// before made of the file.
+static enum err fresh_tokens(struct job_runner *r, const char *file, const char *path,
+                             const struct ft_dataset_opts *opts, struct ft_dataset **out,
+                             struct err_info *info) {
+    uint8_t key[32];
+    char from[TRAIN_PATH];
+    struct ft_dataset_report *report = NULL;
+    if (ft_dataset_key(opts, key))
+        return err_set(info, ERR_NOMEM, NULL, "out of memory");
+    enum err e = ft_dataset_open(path, out, info);
+    if (e || !memcmp(key, ft_dataset_key_of(*out), sizeof key))
+        return e;
+    ft_dataset_close(*out);
+    *out = NULL;
+    report = mem_zalloc(sizeof *report);
+    if (!report)
+        return err_set(info, ERR_NOMEM, NULL, "out of memory");
+    snprintf(from, sizeof from, "%s/files/%s", job__home(r)->path, file);
+    e = ft_dataset_build(from, path, opts, report, info);
+    mem_free(report);
+    return e ? e : ft_dataset_open(path, out, info);
+}
+
+static enum err open_data(struct job_runner *r, const char *file, const char *name,
+                          const struct ft_dataset_opts *opts, struct ft_dataset **out,
                           char digest[TRAIN_HEX], struct err_info *info) {
     char path[TRAIN_PATH + 32];
-    snprintf(path, sizeof path, "%s/%s", run->path, name);
-    enum err e = ft_dataset_open(path, out, info);
+    snprintf(path, sizeof path, "%s/%s", r->run->path, name);
+    enum err e = fresh_tokens(r, file, path, opts, out, info);
     if (!e)
         hex_encode(ft_dataset_report(*out)->digest, SHA256_BYTES, digest);
     return e;
@@ -85,9 +111,12 @@ static enum err open_files(struct job_runner *r, const struct ft_job *job, struc
     t->row_tokens = opts.max_seq_len;
     snprintf(run->path, sizeof run->path, "%s/jobs/%s", job__home(r)->path, run->id);
     snprintf(t->checkpoints, sizeof t->checkpoints, "%s/checkpoints", run->path);
-    e = open_data(run, "training.tokens", &t->data, t->data_digest, info);
+    opts.min_examples = FT_MIN_EXAMPLES;
+    e = open_data(r, job->training_file, "training.tokens", &opts, &t->data, t->data_digest, info);
+    opts.min_examples = 1;
     if (!e && job->validation_file[0])
-        e = open_data(run, "validation.tokens", &t->validation, t->validation_digest, info);
+        e = open_data(r, job->validation_file, "validation.tokens", &opts, &t->validation,
+                      t->validation_digest, info);
     if (e)
         return e;
     // Rows are as long as the data needs, so that little memory is borrowed.
@@ -108,6 +137,9 @@ static enum err open_model(struct job_runner *r, struct err_info *info) {
     t->device = h->device;
     t->weights = h->weights;
     t->base_name = h->name;
+    t->tokenizer = h->tokenizer;
+    t->chat_template = h->template;
+    t->retention_class = r->run->spec.retention_class;
     kn_ops_cpu.info(h->device, &t->device_info);
     const char *digest = atomic_load_explicit(&r->app->digest, memory_order_acquire);
     snprintf(t->base_digest, sizeof t->base_digest, "%s", digest ? digest : "");
@@ -117,7 +149,8 @@ static enum err open_model(struct job_runner *r, struct err_info *info) {
                        "graft.lora.r is %lld, and this server serves adapters of rank %lld at most "
                        "(--max-lora-rank)",
                        (long long)r->run->spec.lora_r, (long long)r->options->max_lora_rank);
-    return adp_check_name(h->adapters.registry, r->run->name, info);
+    enum err e = train_job_digests(t, info);
+    return e ? e : adp_check_name(h->adapters.registry, r->run->name, info);
 }
 
 enum err job__prepare(struct job_runner *r, const struct ft_job *job, struct err_info *info) {

@@ -13,7 +13,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-enum { MIN_SEQ_TOKENS = 8, MAX_ROW_SEQS = 256, PLOT_ROWS = 12 };
+enum { KERNEL_SETS_BYTES = 1 << 16, MIN_SEQ_TOKENS = 8, MAX_ROW_SEQS = 256, PLOT_ROWS = 12 };
 
 // ---- options
 
@@ -80,6 +80,7 @@ static struct ft_manifest manifest_of(const struct train_job *j) {
         .run_id = j->run_id,
         .base_model = j->base_name,
         .base_digest = j->base_digest,
+        .tokenizer_digest = *j->tokenizer_digest ? j->tokenizer_digest : NULL,
         .template_digest = *j->template_digest ? j->template_digest : NULL,
         .dataset_digest = j->data_digest,
         .validation_digest = *j->validation_digest ? j->validation_digest : NULL,
@@ -88,7 +89,9 @@ static struct ft_manifest manifest_of(const struct train_job *j) {
         .method = j->o.method,
         .precision = "f32 adapter and optimizer, base as stored",
         .parent = *j->parent ? j->parent : NULL,
+        .retention_class = j->retention_class,
         .hyperparameters = j->hyperparameters,
+        .kernel_sets = j->kernel_sets,
         .seed = (uint64_t)j->o.seed,
         .created_at = clock_wall_ns(&clock_system) / 1000000000,
     };
@@ -168,33 +171,98 @@ static void tell_skipped(void *arg, const char *name, const char *why) {
     tell(arg, message);
 }
 
-static enum err resume(struct train_job *j, struct err_info *info) {
-    struct ft_manifest m = manifest_of(j);
-    struct ft_skip skip = {tell_skipped, j};
-    char path[TRAIN_PATH + FT_CHECKPOINT_NAME + 1], set[96], message[400];
-    enum err e = ft_checkpoint_newest(j->checkpoints, &m, &skip, j->parent, info);
-    if (e == ERR_NOT_FOUND && j->hooks) { // a job that is started for the first time
-        j->parent[0] = '\0';
-        return ERR_OK;
+// ---- kernel sets: each that the run had, with the step from which on it had it
+
+static void put_kernel_set(struct json_w *w, int64_t from_step, const char *name) {
+    jw_obj(w);
+    jw_kint(w, "from_step", from_step);
+    jw_kstr(w, "kernel_set", name);
+    jw_obj_end(w);
+}
+
+// `before`: the list of the checkpoint that the run goes on from, NULL at the begin.
+static enum err note_kernel_set(struct train_job *j, const json_t *before, struct err_info *info) {
+    const char *mine = j->device_info.kernel_set, *last = NULL;
+    struct buf b;
+    size_t i;
+    const json_t *v;
+    buf_init(&b, KERNEL_SETS_BYTES);
+    struct json_w w = json_w_begin(&b);
+    jw_arr(&w);
+    json_array_foreach(before, i, v) {
+        const char *name = json_string_value(json_object_get(v, "kernel_set"));
+        if (!name)
+            continue;
+        put_kernel_set(&w, json_integer_value(json_object_get(v, "from_step")), name);
+        last = name;
     }
-    if (e)
-        return e;
-    snprintf(path, sizeof path, "%s/%s", j->checkpoints, j->parent);
+    if (!last || strcmp(last, mine) != 0)
+        put_kernel_set(&w, j->state.step, mine);
+    jw_arr_end(&w);
+    enum err e = buf_err(&b);
+    size_t len;
+    if (!e)
+        j->kernel_sets = buf_take(&b, &len);
+    buf_fini(&b);
+    return e ? err_set(info, e, NULL, "the list of kernel sets: %s", err_text(e)) : ERR_OK;
+}
+
+static void warn_of_kernel_set(struct train_job *j, const json_t *manifest) {
+    const char *was = json_string_value(json_object_get(manifest, "kernel_set"));
+    char message[400];
+    if (was && !strcmp(was, j->device_info.kernel_set))
+        return;
+    snprintf(message, sizeof message,
+             "warning: %s was made by the kernel set %.100s, this one is %.100s: results will not "
+             "have the same bits",
+             j->parent, was ? was : "(none)", j->device_info.kernel_set);
+    tell(j, message);
+}
+
+// ---- going on
+
+static enum err take_up(struct train_job *j, const char *path, json_t **manifest,
+                        struct err_info *info) {
     struct ft_moments x;
-    if ((e = ft_checkpoint_kernel_set(path, set, sizeof set, info)) ||
+    enum err e;
+    if ((e = ft_checkpoint_manifest(path, manifest, info)) ||
         (e = ft_checkpoint_read(path, &j->config, &j->state, &x, info)))
         return e;
-    if (strcmp(set, j->device_info.kernel_set) != 0) {
-        snprintf(message, sizeof message,
-                 "warning: %s was made by the kernel set %s, this one is %s: results will not have "
-                 "the same bits",
-                 j->parent, set, j->device_info.kernel_set);
-        tell(j, message);
-    }
-    snprintf(message, sizeof message, "going on from %s", j->parent);
-    tell(j, message);
     e = ft_exec_set(j->exec, x.w, x.m, x.v, info);
     ft_moments_fini(&x);
+    return e;
+}
+
+// *found false: a job that is started for the first time.
+static enum err find_parent(struct train_job *j, bool *found, struct err_info *info) {
+    struct ft_manifest m = manifest_of(j);
+    struct ft_skip skip = {tell_skipped, j};
+    enum err e = ft_checkpoint_newest(j->checkpoints, &m, &skip, j->parent, info);
+    *found = !e;
+    if (e != ERR_NOT_FOUND || !j->hooks)
+        return e;
+    j->parent[0] = '\0';
+    return ERR_OK;
+}
+
+static enum err resume(struct train_job *j, struct err_info *info) {
+    char path[TRAIN_PATH + FT_CHECKPOINT_NAME + 1], message[FT_CHECKPOINT_NAME + 32];
+    json_t *manifest = NULL;
+    bool found;
+    enum err e = find_parent(j, &found, info);
+    if (e)
+        return e;
+    if (!found)
+        return note_kernel_set(j, NULL, info);
+    snprintf(path, sizeof path, "%s/%s", j->checkpoints, j->parent);
+    e = take_up(j, path, &manifest, info);
+    if (!e) {
+        warn_of_kernel_set(j, manifest);
+        snprintf(message, sizeof message, "going on from %s", j->parent);
+        tell(j, message);
+        e = note_kernel_set(j, json_object_get(manifest, "kernel_sets"), info);
+    }
+    json_decref(manifest);
     // Whoever saved it may have died before it could tell.
     return !e && j->hooks ? j->hooks->saved(j->hooks->arg, &j->state, info) : e;
 }
@@ -204,7 +272,7 @@ enum err train_job_open_run(struct train_job *j, struct err_info *info) {
     ft_state_init(&j->state);
     if ((e = parse_targets(j, info)) || (e = write_hyperparameters(j, info)) ||
         (e = create_plan(j, info)) || (e = create_exec(j, info)) || (e = create_moments(j, info)) ||
-        (j->o.resume && (e = resume(j, info))))
+        (e = j->o.resume ? resume(j, info) : note_kernel_set(j, NULL, info)))
         return e;
     size_t resident, lent;
     ft_exec_memory(j->exec, &resident, &lent);
@@ -303,6 +371,22 @@ static enum err write_plots(struct train_job *j, int dir, struct err_info *info)
     return e;
 }
 
+static enum err write_adapter(struct train_job *j, int dir, const char *path,
+                              struct err_info *info) {
+    static const char *const files[] = {"adapter_config.json", "adapter_model.safetensors"};
+    struct ft_manifest m = manifest_of(j);
+    // A run that had ended before writes the same again; until that is whole it must not seem so.
+    enum err e = durable_remove(dir, "COMPLETE", info);
+    if (e && e != ERR_NOT_FOUND)
+        return e;
+    e = ft_exec_get(j->exec, j->moments.w, NULL, NULL, info);
+    if (!e)
+        e = mdl_adapter_write(path, &j->config, j->moments.w, j->base_name, NULL, info);
+    return e ? e
+             : ft_manifest_write(dir, FT_MANIFEST_ADAPTER, &m, &j->state, files,
+                                 sizeof files / sizeof *files, info);
+}
+
 enum err train_job_finish(struct train_job *j, struct err_info *info) {
     char path[TRAIN_PATH + 16];
     int dir, adapter = -1;
@@ -312,11 +396,7 @@ enum err train_job_finish(struct train_job *j, struct err_info *info) {
         return durable_errno(info, errno, "open", j->o.output);
     enum err e = durable_folder(dir, "adapter", &adapter, info);
     if (!e)
-        e = ft_exec_get(j->exec, j->moments.w, NULL, NULL, info);
-    if (!e)
-        e = mdl_adapter_write(path, &j->config, j->moments.w, j->base_name, NULL, info);
-    if (!e)
-        e = durable_sync_dir(adapter, info);
+        e = write_adapter(j, adapter, path, info);
     if (!e)
         e = write_plots(j, dir, info);
     if (!e && !j->hooks)
@@ -338,6 +418,7 @@ void train_job_close_run(struct train_job *j) {
     ft_dataset_close(j->data);
     ft_dataset_close(j->validation);
     mem_free(j->hyperparameters);
+    mem_free(j->kernel_sets);
 }
 
 void train_job_close(struct train_job *j) {

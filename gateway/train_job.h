@@ -34,7 +34,7 @@ struct train_job {
     struct mdl_weights *weights;
     struct kn_device_info device_info;
     const char *base_name;
-    char base_digest[TRAIN_HEX], template_digest[TRAIN_HEX];
+    char base_digest[TRAIN_HEX], tokenizer_digest[TRAIN_HEX], template_digest[TRAIN_HEX]; // or ""
     // data
     struct ft_dataset *data, *validation;
     char data_digest[TRAIN_HEX], validation_digest[TRAIN_HEX];
@@ -44,6 +44,8 @@ struct train_job {
     char run_id[40], parent[FT_CHECKPOINT_NAME];
     int64_t started_at; // Unix seconds, also the date that templates see; kept over resumes
     char *hyperparameters;
+    char *kernel_sets;           // a JSON list: which kernel set the run had from which step on
+    const char *retention_class; // NULL: none
     unsigned targets;
     struct ft_plan *plan;
     struct ft_exec *exec;
@@ -53,6 +55,8 @@ struct train_job {
 };
 
 enum err train_job_open_model(struct train_job *j, struct err_info *info);
+// The digests of tokenizer and template, which are set.
+enum err train_job_digests(struct train_job *j, struct err_info *info);
 enum err train_job_open_data(struct train_job *j, struct err_info *info);
 // Plan, executor, and where a resumed run stands.
 enum err train_job_open_run(struct train_job *j, struct err_info *info);

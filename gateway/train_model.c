@@ -46,12 +46,7 @@ static enum err read_template(const char *path, struct buf *out, struct err_info
 
 static enum err parse_template(struct train_job *j, const char *text, size_t len,
                                struct err_info *info) {
-    uint8_t digest[SHA256_BYTES];
-    enum err e = sha256(text, len, digest);
-    if (e)
-        return err_set(info, e, NULL, "%s", err_text(e));
-    hex_encode(digest, sizeof digest, j->template_digest);
-    e = chat_template_parse(text, len, &j->chat_template, info);
+    enum err e = chat_template_parse(text, len, &j->chat_template, info);
     if (e)
         err_prefix(info, "chat template");
     return e;
@@ -71,6 +66,12 @@ static enum err open_template(struct train_job *j, struct err_info *info) {
         e = parse_template(j, b.data ? b.data : "", b.len, info);
     buf_fini(&b);
     return e;
+}
+
+enum err train_job_digests(struct train_job *j, struct err_info *info) {
+    enum err e = tokenizer_digest(j->tokenizer, j->tokenizer_digest, info);
+    return !e && j->chat_template ? chat_template_digest(j->chat_template, j->template_digest, info)
+                                  : e;
 }
 
 static enum err find_digest(struct train_job *j, struct err_info *info) {
@@ -107,8 +108,8 @@ enum err train_job_open_model(struct train_job *j, struct err_info *info) {
     if ((e = kn_require(&kn_ops_cpu, KN_NEED_SERVE | KN_NEED_TRAIN, info)) ||
         (e = mdl_source_open(j->o.model, &j->source, info)) ||
         (e = mdl_source_tokenizer(j->source, &j->tokenizer, info)) ||
-        (e = open_template(j, info)) || (e = kn_ops_cpu.open(&cfg, &j->device, info)) ||
-        (e = find_digest(j, info)) ||
+        (e = open_template(j, info)) || (e = train_job_digests(j, info)) ||
+        (e = kn_ops_cpu.open(&cfg, &j->device, info)) || (e = find_digest(j, info)) ||
         (e = mdl_weights_load(j->source, &kn_ops_cpu, j->device, 0, 1, &progress, &j->weights,
                               info)))
         return e;
@@ -174,6 +175,8 @@ static enum err open_file(struct train_job *j, const char *path, const char *wha
                                    .file_name = path,
                                    .cancelled = data_cancelled,
                                    .cancelled_arg = j};
+    if (ft_dataset_renderer(j->tokenizer_digest, j->template_digest, opts.renderer))
+        return err_set(info, ERR_NOMEM, NULL, "out of memory");
     struct ft_dataset_report *report = mem_zalloc(sizeof *report);
     if (!report)
         return err_set(info, ERR_NOMEM, NULL, "out of memory");

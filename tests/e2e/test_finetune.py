@@ -7,7 +7,9 @@ import signal
 import time
 import unittest
 
+import manifests
 import test_jobs
+from server import TINY
 
 ANSWER = "cdcdcdcdcdcd"
 LINES = [{"messages": [{"role": "user", "content": f"abab {i}"}, {"role": "assistant", "content": ANSWER}]}
@@ -54,7 +56,7 @@ class FineTune(test_jobs.Folder):
         self.begin()
         before = self.ask("tiny")
         v = self.client.files.create(file=("valid.jsonl", DATA), purpose="fine-tune").id
-        job = self.create(validation_file=v, suffix="letters")
+        job = self.create(validation_file=v, suffix="letters", graft={"retention_class": "keep"})
         job = self.wait(self.client, job.id, "succeeded", 120)
         name = job.fine_tuned_model
         self.assertRegex(name, r"^ft:tiny:graft:letters:[0-9A-Za-z]+$")
@@ -77,10 +79,21 @@ class FineTune(test_jobs.Folder):
         csv = self.client.files.content(job.result_files[0]).text.splitlines()
         self.assertTrue(csv[0].startswith("step,train_loss,train_accuracy,valid_loss,valid_mean_token_accuracy"))
         self.assertEqual(len(csv), 25)
+        self.manifests(job.id)
         # Another start serves it still.
         self.server.stop()
         self.begin()
         self.assertEqual(self.ask(name), after)
+
+    def manifests(self, job):
+        folder = os.path.join(self.folder, "jobs", job)
+        for name, kind in (("checkpoints/step-24", "checkpoint"), ("adapter", "adapter")):
+            m = manifests.check(self, os.path.join(folder, name), kind)
+            self.assertEqual((m["run_id"], m["retention_class"], m["seed"]), (job, "keep", 5))
+            self.assertEqual(m["dataset_digest"], hashlib.sha256(DATA).hexdigest())
+            self.assertEqual(m["base_digest"], manifests.sha256(TINY))
+            self.assertRegex(m["tokenizer_digest"], "^[0-9a-f]{64}$")
+            self.assertRegex(m["template_digest"], "^[0-9a-f]{64}$")
 
     def test_pause_and_cancel(self):
         self.begin()

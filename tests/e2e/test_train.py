@@ -11,6 +11,7 @@ import tempfile
 import time
 import unittest
 
+import manifests
 from server import BIN, TINY
 
 
@@ -69,6 +70,7 @@ class Train(unittest.TestCase):
         with open(os.path.join(output, "adapter/adapter_model.safetensors"), "rb") as f:
             header = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
         self.assertEqual(len([k for k in header if k != "__metadata__"]), 2 * 7 * 2)
+        self.manifests(output)
         # The same command is refused, and with --resume has nothing left to do.
         before = self.outcome(output)
         _, r = self.train("out")
@@ -81,6 +83,23 @@ class Train(unittest.TestCase):
         _, r = self.train("out", "--resume", "--learning-rate", "5e-4")
         self.assertEqual(r.returncode, 1)
         self.assertIn("learning_rate", r.stderr)
+
+    def manifests(self, output):
+        with open(self.data, "rb") as f, open(self.validation, "rb") as v, open(TINY, "rb") as m:
+            data, validation, base = (hashlib.sha256(x.read()).hexdigest() for x in (f, v, m))
+        found = [manifests.check(self, os.path.join(output, f), kind) for f, kind in
+                 (("checkpoints/step-56", "checkpoint"), ("checkpoints/step-60", "checkpoint"), ("adapter", "adapter"))]
+        for m in found:
+            self.assertEqual((m["base_digest"], m["dataset_digest"], m["validation_digest"]), (base, data, validation))
+            self.assertEqual((m["method"], m["seed"], m["retention_class"]), ("supervised", 42, None))
+            self.assertEqual(m["kernel_sets"], [{"from_step": 0, "kernel_set": m["kernel_set"]}])
+            self.assertRegex(m["tokenizer_digest"], "^[0-9a-f]{64}$")
+            self.assertRegex(m["template_digest"], "^[0-9a-f]{64}$")
+            self.assertLess(abs(m["created_at"] - time.time()), 600)
+            hyper = m["hyperparameters"]
+            self.assertEqual((hyper["epochs"], hyper["batch_size"], hyper["lora_r"], hyper["lora_dropout"]), (6, 3, 8, 0.1))
+        self.assertEqual([m["parent"] for m in found], ["step-49", "step-56", "step-60"])
+        self.assertEqual([m["metrics"]["step"] for m in found], [56, 60, 60])
 
     def test_killed(self):
         whole, r = self.train("whole")

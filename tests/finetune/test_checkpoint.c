@@ -119,6 +119,12 @@ static char *path_of(const struct place *p, const char *name, const char *file) 
     return path;
 }
 
+static long size_of(const char *path) {
+    struct stat st;
+    assert_int_equal(stat(path, &st), 0);
+    return st.st_size;
+}
+
 static void test_round_trip(void **state) {
     struct place *p = *state;
     struct ft_state s;
@@ -151,9 +157,18 @@ static void test_round_trip(void **state) {
                 assert_true(f->scale == e->scale || i > 0);
             }
     ft_moments_fini(&x);
-    char set[96];
-    check(ft_checkpoint_kernel_set(path_of(p, "step-12", ""), set, sizeof set, &p->info), &p->info);
-    assert_string_equal(set, "cpu portable");
+    json_t *m;
+    check(ft_checkpoint_manifest(path_of(p, "step-12", ""), &m, &p->info), &p->info);
+    assert_int_equal(ft_manifest_kind_of(m), FT_MANIFEST_CHECKPOINT);
+    assert_string_equal(json_string_value(json_object_get(m, "kernel_set")), "cpu portable");
+    const json_t *listed = json_object_get(m, "files"), *file;
+    assert_int_equal(json_object_size(listed), 4);
+    for (int i = 0; i < 4; i++) {
+        file = json_object_get(listed, files[i]);
+        assert_int_equal(json_integer_value(json_object_get(file, "bytes")),
+                         size_of(path_of(p, "step-12", files[i])));
+    }
+    json_decref(m);
 }
 
 struct told {
@@ -188,12 +203,6 @@ static void flip(const char *path, long at) {
     fclose(f);
 }
 
-static long size_of(const char *path) {
-    struct stat st;
-    assert_int_equal(stat(path, &st), 0);
-    return st.st_size;
-}
-
 static void test_damage(void **state) {
     struct place *p = *state;
     write_step(p, 9);
@@ -201,7 +210,7 @@ static void test_damage(void **state) {
     assert_newest(p, "step-10", 0);
     for (int i = 0; i < FILES; i++) {
         const char *path = path_of(p, "step-10", files[i]);
-        long size = size_of(path) - (i == FILES - 1); // the marker's newline is no matter
+        long size = size_of(path);
         for (int k = 0; k < 8; k++) {
             long at = size * k / 8 + k % 2;
             flip(path, at);
@@ -234,6 +243,7 @@ static void test_none(void **state) {
     struct place *p = *state;
     char name[FT_CHECKPOINT_NAME];
     assert_int_equal(ft_checkpoint_newest(p->dir, NULL, NULL, name, &p->info), ERR_NOT_FOUND);
+    assert_non_null(strstr(p->info.message, p->dir));
     // Names that are none.
     const char *const others[] = {"step-",   "step-01", "step-1x",
                                   "step--1", "stop-1",  "step-99999999999999999999"};
@@ -244,7 +254,7 @@ static void test_none(void **state) {
     struct ft_skip skip = {tell, &told};
     assert_int_equal(ft_checkpoint_newest(p->dir, NULL, &skip, name, &p->info), ERR_NOT_FOUND);
     assert_int_equal(told.n, 1);
-    assert_non_null(strstr(told.why, "COMPLETE"));
+    assert_non_null(strstr(told.why, "not completed"));
 }
 
 static void test_other_run(void **state) {
@@ -252,11 +262,13 @@ static void test_other_run(void **state) {
     write_step(p, 4);
     const struct {
         const char **field, *value, *named;
-    } changes[] = {{&p->manifest.base_digest, "ab", "base_digest"},
-                   {&p->manifest.dataset_digest, "bc", "dataset_digest"},
-                   {&p->manifest.template_digest, "t", "template_digest"},
-                   {&p->manifest.method, "dpo", "method"},
-                   {&p->manifest.hyperparameters, "{\"lr\":0.2,\"epochs\":2}", "lr"}};
+    } changes[] = {{&p->manifest.base_digest, "ab", "base_digest is ab here, and aa in that run"},
+                   {&p->manifest.dataset_digest, "bc", "dataset_digest is bc here, and bb"},
+                   {&p->manifest.template_digest, "t", "template_digest is t here, and none in"},
+                   {&p->manifest.tokenizer_digest, "k", "tokenizer_digest is k"},
+                   {&p->manifest.method, "dpo", "method is dpo here, and supervised"},
+                   {&p->manifest.hyperparameters, "{\"lr\":0.2,\"epochs\":2}",
+                    "lr is 0.2 here, and 0.1 in that run"}};
     for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
         const char *was = *changes[i].field;
         struct told told = {0};
@@ -266,6 +278,8 @@ static void test_other_run(void **state) {
         assert_int_equal(ft_checkpoint_newest(p->dir, &p->manifest, &skip, name, &p->info),
                          ERR_NOT_FOUND);
         assert_non_null(strstr(told.why, changes[i].named));
+        assert_non_null(strstr(p->info.message, p->dir));
+        assert_non_null(strstr(p->info.message, changes[i].named));
         *changes[i].field = was;
         assert_newest(p, "step-4", 0);
     }

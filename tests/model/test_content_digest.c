@@ -21,8 +21,8 @@ static void digest_of(const struct tokenizer *t, char hex[HEX]) {
 }
 
 static void digest_of_model(const char *path, char hex[HEX]) {
-    struct mdl_source *s;
-    struct tokenizer *t;
+    struct mdl_source *s = NULL;
+    struct tokenizer *t = NULL;
     struct err_info info;
     if (mdl_source_open(path, &s, &info) || mdl_source_tokenizer(s, &t, &info))
         fail_msg("%s: %s", path, info.message);
@@ -42,7 +42,7 @@ static void test_formats(void **state) {
 }
 
 static void digest_of_json(const char *json, char hex[HEX]) {
-    struct tokenizer *t;
+    struct tokenizer *t = NULL;
     struct err_info info;
     if (tokenizer_from_hf(json, strlen(json), NULL, 0, &t, &info))
         fail_msg("%s: %s", info.message, json);

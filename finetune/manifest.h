@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// manifest.json: where a folder's files come from, with the SHA-256 and the size of each; and COMPLETE,
+// which holds the SHA-256 of the manifest and is written last. A checkpoint, a finished adapter and an
+// exported set have one each. Reading believes nothing: lengths, names and numbers are bounded. Any thread;
+// blocks on files.
+#pragma once
+#include "base/err.h"
+#include "base/hash.h"
+#include "finetune/trainer.h"
+#include <jansson.h>
+
+// X(name, text)
+#define FT_MANIFEST_KINDS(X)                                                                       \
+    X(CHECKPOINT, "checkpoint")                                                                    \
+    X(ADAPTER, "adapter")                                                                          \
+    X(EXPORT, "export")
+enum ft_manifest_kind {
+#define X(name, text) FT_MANIFEST_##name,
+    FT_MANIFEST_KINDS(X)
+#undef X
+        FT_MANIFEST_KIND_COUNT
+};
+
+enum {
+    FT_MANIFEST_BYTES = 16 << 20,
+    FT_MANIFEST_FILES = 1 << 16,
+    FT_MANIFEST_PATH = 512, // bytes of a listed file's name, with the NUL
+    FT_SHA256_HEX = 2 * SHA256_BYTES + 1,
+};
+
+// Where it comes from. Strings may be NULL: null in the file.
+struct ft_manifest {
+    const char *run_id, *base_model, *base_digest, *tokenizer_digest, *template_digest;
+    const char *dataset_digest, *validation_digest;
+    const char *code_version, *kernel_set, *method, *precision, *parent, *retention_class;
+    // JSON: an object, which on resume must be the same; a list of {from_step, kernel_set}
+    const char *hyperparameters, *kernel_sets;
+    uint64_t seed;
+    int64_t created_at; // Unix seconds
+};
+
+// Writes manifest.json of `files` (paths below `dir`, each there and synced), then COMPLETE, each synced
+// with the folder. s: the run's numbers; NULL: null in the file.
+enum err ft_manifest_write(int dir, enum ft_manifest_kind kind, const struct ft_manifest *m,
+                           const struct ft_state *s, const char *const *files, size_t n,
+                           struct err_info *info);
+
+// The manifest, compared with COMPLETE and checked: its kind, and the name, size and digest of each file.
+// *out is the caller's. ERR_FORMAT: what is wrong; ERR_NOT_FOUND: the folder has no manifest.json.
+enum err ft_manifest_read(int dir, json_t **out, struct err_info *info);
+enum err ft_manifest_parse(const char *text, size_t len, json_t **out, struct err_info *info);
+enum ft_manifest_kind ft_manifest_kind_of(const json_t *m);
+// Compares a file with what the manifest says of it. ERR_NOT_FOUND: it is not listed, or not there.
+enum err ft_manifest_check(int dir, const json_t *m, const char *file, struct err_info *info);
+
+// A relative path of plain names: no "..", no name that begins with a dot, no control characters.
+bool ft_path_ok(const char *path);
+// Opens a plain file below `dir`; no part of the path may be a link.
+enum err ft_file_open_below(int dir, const char *path, int *fd, struct err_info *info);
+enum err ft_file_hash(int dir, const char *path, char hex[FT_SHA256_HEX], uint64_t *bytes,
+                      struct err_info *info);
+// A JSON object of at most `most` bytes.
+enum err ft_file_json(int dir, const char *path, size_t most, json_t **out, struct err_info *info);
