@@ -86,22 +86,23 @@ static enum err check_kind(struct build *b, enum ft_kind kind, int64_t line,
 static enum err take(struct build *b, int64_t line, struct err_info *info) {
     struct ft_dataset_report *r = b->report;
     bool pair = r->kind == FT_PREFERENCE;
-    const struct ft__seq *s = b->seq, *longer = pair && s[1].whole > s[0].whole ? &s[1] : &s[0];
-    bool cut = longer->cut;
+    const struct ft__seq *s = b->seq;
+    bool cut;
     char text[240];
-    if (cut && b->opts->truncation == FT_TRUNC_ERROR) {
+    enum ft__fate fate = ft__fate_of(b->opts, s, pair, &cut);
+    if (fate == FT__TOO_LONG) {
+        size_t whole = pair && s[1].whole > s[0].whole ? s[1].whole : s[0].whole;
         snprintf(text, sizeof text, "line %lld has %zu tokens, more than the %d of max_seq_length",
-                 (long long)line, longer->whole, b->opts->max_seq_len);
+                 (long long)line, whole, b->opts->max_seq_len);
         add_error(b, ERR_INVALID, line, FT__CODE_LONG, text);
         return ERR_OK;
     }
-    bool empty = !s[0].targets || (pair && !s[1].targets);
-    if (cut && (empty || b->opts->truncation == FT_TRUNC_DROP)) {
+    if (fate == FT__DROPPED) {
         r->dropped++;
         r->emptied += b->opts->truncation == FT_TRUNC_TRUNCATE;
         return ERR_OK;
     }
-    if (empty) {
+    if (fate == FT__NO_TARGET) {
         snprintf(text, sizeof text, "line %lld has no supervised token", (long long)line);
         add_error(b, ERR_INVALID, line, FT__CODE_NO_TARGET, text);
         return ERR_OK;

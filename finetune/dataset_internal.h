@@ -109,6 +109,10 @@ void ft__renderer_fini(struct ft__renderer *r);
 enum err ft__render(struct ft__renderer *r, const struct ft__example *e, struct ft__seq seq[2],
                     struct err_info *info);
 void ft__seq_fini(struct ft__seq *s);
+// What becomes of a rendered sample (pair: both sequences count).
+enum ft__fate { FT__KEPT, FT__DROPPED, FT__TOO_LONG, FT__NO_TARGET };
+enum ft__fate ft__fate_of(const struct ft_dataset_opts *o, const struct ft__seq seq[2], bool pair,
+                          bool *cut);
 
 // ---- the cache
 

@@ -398,3 +398,14 @@ enum err ft__render(struct ft__renderer *r, const struct ft__example *e, struct 
         return render_pair(r, e, seq, info);
     return render_chat(r, e->messages, e->tools, e->target, &seq[0], info);
 }
+
+enum ft__fate ft__fate_of(const struct ft_dataset_opts *o, const struct ft__seq seq[2], bool pair,
+                          bool *cut) {
+    *cut = seq[0].cut || (pair && seq[1].cut);
+    if (*cut && o->truncation == FT_TRUNC_ERROR)
+        return FT__TOO_LONG;
+    bool empty = !seq[0].targets || (pair && !seq[1].targets);
+    if (*cut && (empty || o->truncation == FT_TRUNC_DROP))
+        return FT__DROPPED;
+    return empty ? FT__NO_TARGET : FT__KEPT;
+}

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "finetune/evaluate.h"
 #include "base/mem.h"
+#include "finetune/probe.h"
 #include <math.h>
 #include <string.h>
 
@@ -40,6 +41,16 @@ static int64_t bad_line(const struct packer *p, const float *losses) {
     return p->line[0];
 }
 
+static void tell_each(const struct packer *p, const float *losses) {
+    for (int32_t s = 0; s < p->n_seqs; s++) {
+        int64_t n = 0;
+        for (int32_t t = p->seq_start[s]; t < p->seq_start[s + 1]; t++)
+            n += p->mask[t];
+        p->cfg->each(p->cfg->arg, losses, n);
+        losses += n;
+    }
+}
+
 static enum err flush(struct packer *p, struct err_info *info) {
     if (!p->n_seqs)
         return ERR_OK;
@@ -60,6 +71,8 @@ static enum err flush(struct packer *p, struct err_info *info) {
         p->out->loss += (double)r.losses[i];
     p->out->targets += r.targets;
     p->out->hits += r.hits;
+    if (p->cfg->each)
+        tell_each(p, r.losses);
     p->n_tokens = p->n_seqs = 0;
     return ERR_OK;
 }
@@ -105,6 +118,44 @@ enum err ft_evaluate(const struct ft_evaluate_config *cfg, struct ft_evaluation 
     if (!e)
         e = flush(&p, info);
     ft_sample_fini(&sample);
+    destroy(&p);
+    return e;
+}
+
+// ---- the probe set
+
+struct filler {
+    struct ft_probe *probe;
+    size_t at;
+};
+
+static void fill(void *arg, const float *losses, int64_t n) {
+    struct filler *f = arg;
+    struct ft_probe_seq *s = &f->probe->seqs[f->at++];
+    memcpy(s->losses, losses, (size_t)n * sizeof *losses);
+    for (int64_t i = 0; i < n; i++)
+        f->probe->loss += (double)losses[i];
+}
+
+enum err ft_evaluate_probe(const struct ft_evaluate_config *cfg, struct ft_probe *probe,
+                           struct err_info *info) {
+    struct filler f = {.probe = probe};
+    struct ft_evaluate_config c = *cfg;
+    struct ft_evaluation out = {0};
+    c.each = fill;
+    c.arg = &f;
+    struct packer p = {.cfg = &c, .out = &out};
+    probe->loss = 0;
+    enum err e = create(&p) ? err_set(info, ERR_NOMEM, NULL, "out of memory") : ERR_OK;
+    for (size_t i = 0; i < probe->n && !e; i++) {
+        const struct ft_probe_seq *s = &probe->seqs[i];
+        if (cfg->stop && atomic_load(cfg->stop))
+            e = err_set(info, ERR_CANCELLED, NULL, "evaluation was cancelled");
+        if (!e)
+            e = add(&p, s->line, s->ids, s->mask, s->n, info);
+    }
+    if (!e)
+        e = flush(&p, info);
     destroy(&p);
     return e;
 }

@@ -20,7 +20,15 @@ struct ft_evaluate_config {
     bool base;                    // without the adapter
     int64_t max_samples;          // 0: all
     _Atomic bool *stop;           // may be NULL
+    // Called for each sequence, in the file's order, with the losses of its targets; may be NULL.
+    void (*each)(void *arg, const float *losses, int64_t n);
+    void *arg;
 };
 // ERR_CANCELLED once *stop is set; ERR_NONFINITE names the line.
 enum err ft_evaluate(const struct ft_evaluate_config *cfg, struct ft_evaluation *out,
                      struct err_info *info);
+
+// The same of a probe set (probe.h), whose losses are filled in; `data` and `max_samples` are not looked at.
+struct ft_probe;
+enum err ft_evaluate_probe(const struct ft_evaluate_config *cfg, struct ft_probe *p,
+                           struct err_info *info);

@@ -56,6 +56,8 @@ void mdl_adapter_destroy(struct mdl_adapter *a);
 // An adapter with A and B zero for `targets` (bit t: enum mdl_target) of every layer, to be filled.
 enum err mdl_adapter_create(const struct mdl_config *c, unsigned targets, int32_t r, float alpha,
                             bool rslora, struct mdl_adapter **out, struct err_info *info);
+// SHA-256, in hex, of what it computes: ranks, scales and matrices of its modules. ERR_NOMEM.
+enum err mdl_adapter_digest(const struct mdl_config *c, const struct mdl_adapter *a, char out[65]);
 
 // Writes both files into an existing folder in the plainest form that PEFT and vLLM read, tensors
 // as f32 in the order of their names; each file is written aside, synced and renamed (durable.h), and

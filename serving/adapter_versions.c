@@ -2,7 +2,6 @@
 // A version's content: reading and checking it, its digest, host memory that is given up, least
 // recently used first, and read again.
 #include "base/clock.h"
-#include "base/hash.h"
 #include "base/mem.h"
 #include "serving/adapter_registry_internal.h"
 #include <string.h>
@@ -34,45 +33,13 @@ void adp__trim_host(struct adp_registry *r) {
 
 // ---- content
 
-static enum err add(struct sha256_ctx *c, const void *p, size_t n) {
-    return n ? sha256_update(c, p, n) : ERR_OK;
-}
-
-static enum err digest_module(struct sha256_ctx *c, const struct mdl_config *m, int32_t layer,
-                              enum mdl_target t, const struct mdl_adapter_module *mod) {
-    int32_t n, k;
-    mdl_target_shape(m, t, &n, &k);
-    const int32_t head[3] = {layer, (int32_t)t, mod->r};
-    size_t r = (size_t)mod->r;
-    enum err e;
-    (void)((e = add(c, head, sizeof head)) || (e = add(c, &mod->scale, sizeof mod->scale)) ||
-           (e = add(c, mod->a, r * (size_t)k * sizeof(float))) ||
-           (e = add(c, mod->b, r * (size_t)n * sizeof(float))));
-    return e;
-}
-
-static enum err digest(const struct mdl_config *m, const struct mdl_adapter *a, char out[65]) {
-    struct sha256_ctx *c = sha256_begin();
-    uint8_t sum[SHA256_BYTES];
-    if (!c)
-        return ERR_NOMEM;
-    enum err e = ERR_OK;
-    for (int32_t i = 0; i < a->n_layers && !e; i++)
-        for (int t = 0; t < MDL_TARGETS && !e; t++)
-            if (a->modules[i][t].r)
-                e = digest_module(c, m, i, (enum mdl_target)t, &a->modules[i][t]);
-    enum err ended = sha256_end(c, sum);
-    hex_encode(sum, sizeof sum, out);
-    return e ? e : ended;
-}
-
 static enum err read_checked(const struct adp_registry *r, const char *path, char sum[65],
                              struct mdl_adapter **out, struct err_info *info) {
     const struct mdl_adapter_limits limits = {.max_rank = r->cfg.max_rank};
     enum err e = mdl_adapter_read(path, r->cfg.model, &limits, out, info);
     if (e)
         return e;
-    e = digest(r->cfg.model, *out, sum);
+    e = mdl_adapter_digest(r->cfg.model, *out, sum);
     if (e) {
         mdl_adapter_destroy(*out);
         *out = NULL;
