@@ -104,11 +104,10 @@ static enum err make_folder(struct job_run *run, struct err_info *info) {
 static enum err open_files(struct job_runner *r, const struct ft_job *job, struct err_info *info) {
     struct job_run *run = r->run;
     struct train_job *t = &run->train;
-    struct ft_dataset_opts opts;
-    enum err e = ft_job_dataset_opts(r->validator, job, &run->spec, &opts, info);
+    enum err e = ft_job_dataset_opts(r->validator, job, &run->spec, &run->opts, info);
     if (e)
         return e;
-    t->row_tokens = opts.max_seq_len;
+    t->row_tokens = run->opts.max_seq_len;
     snprintf(run->path, sizeof run->path, "%s/jobs/%s", job__home(r)->path, run->id);
     snprintf(t->checkpoints, sizeof t->checkpoints, "%s/checkpoints", run->path);
     opts.min_examples = FT_MIN_EXAMPLES;
@@ -168,5 +167,7 @@ enum err job__prepare(struct job_runner *r, const struct ft_job *job, struct err
         return e;
     ft_job_model_name(job, run->spec.suffix, run->name, sizeof run->name);
     e = open_model(r, info);
-    return e ? e : open_files(r, job, info);
+    if (!e)
+        e = open_files(r, job, info);
+    return e ? e : job__choose_probe(r, job, info);
 }

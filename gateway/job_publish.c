@@ -16,7 +16,8 @@ struct publication {
     struct adapter_host *host;
     struct adapter_load load;
     struct mailbox *done;
-    _Atomic bool ended;
+    struct lock lock; // around ended and the wake that follows
+    bool ended;
     enum err result;
     struct err_info info;
 };
@@ -25,29 +26,46 @@ static void load_adapter(struct io_job *io) {
     struct publication *p = (struct publication *)((char *)io - offsetof(struct publication, io));
     uint64_t version;
     p->result = adapter_host_load(p->host, &p->load, &version, &p->info);
-    atomic_store(&p->ended, true);
+    lock_take(&p->lock);
+    p->ended = true;
     mailbox_wake(p->done);
+    lock_drop(&p->lock);
+}
+
+static bool has_ended(struct publication *p) {
+    lock_take(&p->lock);
+    bool ended = p->ended;
+    lock_drop(&p->lock);
+    return ended;
 }
 
 enum err job__publish(struct job_runner *r, struct err_info *info) {
     char path[TRAIN_PATH + 16];
     snprintf(path, sizeof path, "%s/adapter", r->run->path);
-    struct publication p = {
-        .io = {.run = load_adapter},
-        .host = &r->host->adapters,
-        .load = {
-            .name = r->run->name, .path = path, .in_place = true, .promote = true, .own = true}};
+    struct publication p = {.io = {.run = load_adapter},
+                            .host = &r->host->adapters,
+                            .load = {.name = r->run->name,
+                                     .path = path,
+                                     .in_place = true,
+                                     .promote = true,
+                                     .own = true,
+                                     .verify = job__verify,
+                                     .arg = r}};
     if (mailbox_create(1, 0, &p.done))
         return err_set(info, ERR_NOMEM, NULL, "out of memory");
+    lock_init(&p.lock);
     enum err e = io_pool_submit(p.host->admin, &p.io);
     if (e)
         err_set(info, e, NULL, "too many changes of adapters wait");
-    while (!e && !atomic_load(&p.ended))
+    while (!e && !has_ended(&p))
         (void)mailbox_wait(p.done, -1);
+    lock_fini(&p.lock);
     mailbox_destroy(p.done);
-    if (!e && p.result)
+    if (!e && p.result) {
         *info = p.info;
-    return e ? e : p.result;
+        e = p.result;
+    }
+    return job__unverified(r->run, e, info);
 }
 
 // ---- the result file

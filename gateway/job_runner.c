@@ -38,8 +38,10 @@ static enum err train(struct job_runner *r, struct err_info *info) {
     if ((e = train_job_run(t, info)))
         return e;
     job__enter(r, FT_JOB_EVALUATING, "Training has ended, evaluating the result");
-    if ((e = train_job_finish(t, info)) || (e = job__check_gates(r, info)))
+    if ((e = train_job_finish(t, info)) || (e = job__check_gates(r, info)) ||
+        (e = job__score_probe(r, info)))
         return e;
+    train_job_end_exec(t);
     job__enter(r, FT_JOB_PUBLISHING, "Publishing the fine-tuned model");
     if (atomic_load(&r->discard))
         return err_set(info, ERR_CANCELLED, NULL, "the job was cancelled");
@@ -59,6 +61,11 @@ static const char *code_of(enum err e) {
                                 : "training_failed";
 }
 
+// Not the job's fault: the server drains, and the next start goes on.
+static bool was_stopped(enum err e) {
+    return e == ERR_CANCELLED || e == ERR_DRAINING || e == ERR_ENGINE_DEAD;
+}
+
 static bool may_pass(enum err e) {
     return e == ERR_NOMEM || e == ERR_DISK_FULL || e == ERR_IO || e == ERR_AGAIN;
 }
@@ -69,7 +76,7 @@ static void *run_job(void *arg) {
     struct ft_job_end end = {.how = FT_END_SUCCEEDED};
     enum err e = train(r, &info);
     train_job_close_run(&r->run->train);
-    if (e && (e == ERR_CANCELLED || atomic_load(&r->discard))) {
+    if (e && (was_stopped(e) || atomic_load(&r->discard))) {
         end.how = FT_END_STOPPED;
     } else if (e) {
         end.how = FT_END_FAILED;
@@ -90,6 +97,8 @@ static void drop_run(struct job_runner *r) {
     if (!r->run)
         return;
     json_decref(r->run->request);
+    ft_probe_fini(&r->run->trained);
+    ft_probe_fini(&r->run->served);
     mem_free(r->run);
     r->run = NULL;
 }

@@ -10,6 +10,7 @@
 // the engine are.
 #pragma once
 #include "finetune/job_validate.h"
+#include "finetune/probe.h"
 #include "gateway/model_host.h"
 #include "gateway/train_job.h"
 #include "gateway/train_place.h"
@@ -19,7 +20,11 @@ struct job_run { // the job in hand
     struct ft_job_spec spec;
     json_t *request; // owns what spec points to
     char id[FT_ID_MAX], name[400];
-    const char *code; // of a failure that has one; static
+    const char *code;                // of a failure that has one; static
+    struct ft_dataset_opts opts;     // what the data was read with
+    struct ft_probe trained, served; // the probe set, by the trainer and as serving reads it
+    char probe_file[FT_ID_MAX];      // whose first lines it has
+    char digest[65];                 // of the finished adapter
     uint64_t tenant;
     int64_t told_step; // steps up to here have their event
     char path[600];

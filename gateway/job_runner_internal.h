@@ -5,6 +5,7 @@
 //   job_prepare.c   what the job asks for: options, files, model (control thread)
 //   job_events.c    what is told of it: events, progress, checkpoints
 //   job_gates.c     release gates
+//   job_verify.c    whether serving computes what the trainer does
 //   job_publish.c   the adapter into service, the result file
 #pragma once
 #include "gateway/job_runner.h"
@@ -31,6 +32,14 @@ enum err job__on_saved(void *arg, const struct ft_state *s, struct err_info *inf
 enum err job__know_gates(const struct ft_job_spec *s, struct err_info *info);
 // ERR_INVALID, and the run's code: the model is not released.
 enum err job__check_gates(struct job_runner *r, struct err_info *info);
+
+// job_verify.c. The probe set: at the beginning (control thread), and what the trainer finds at the end.
+enum err job__choose_probe(struct job_runner *r, const struct ft_job *job, struct err_info *info);
+enum err job__score_probe(struct job_runner *r, struct err_info *info);
+// Of struct adapter_load; arg is the struct job_runner. ERR_FORMAT: serving computes something else.
+enum err job__verify(void *arg, struct eng *engine, struct adp_version *v, struct err_info *info);
+// Returns e; if it means that the adapter is not what was trained, with code and text of that.
+enum err job__unverified(struct job_run *run, enum err e, struct err_info *info);
 
 // job_publish.c
 enum err job__publish(struct job_runner *r, struct err_info *info);

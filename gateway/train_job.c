@@ -407,12 +407,17 @@ enum err train_job_finish(struct train_job *j, struct err_info *info) {
     return e;
 }
 
-void train_job_close_run(struct train_job *j) {
-    train_report_close(&j->report);
+void train_job_end_exec(struct train_job *j) {
     if (j->hooks && j->exec)
         j->hooks->destroy_exec(j->hooks->arg, j->exec);
     else
         ft_exec_destroy(j->exec);
+    j->exec = NULL;
+}
+
+void train_job_close_run(struct train_job *j) {
+    train_report_close(&j->report);
+    train_job_end_exec(j);
     ft_plan_destroy(j->plan);
     ft_moments_fini(&j->moments);
     ft_dataset_close(j->data);

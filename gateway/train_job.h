@@ -63,5 +63,6 @@ enum err train_job_open_run(struct train_job *j, struct err_info *info);
 enum err train_job_run(struct train_job *j, struct err_info *info);
 // The adapter into the output folder, and the plots.
 enum err train_job_finish(struct train_job *j, struct err_info *info);
+void train_job_end_exec(struct train_job *j);  // no more device work; nothing if it has ended
 void train_job_close(struct train_job *j);     // also of a part
 void train_job_close_run(struct train_job *j); // all but the model
