@@ -17,7 +17,7 @@ static double sum(const float *x, int32_t n) {
 static enum err differs(const struct ft_probe_seq *s, const float *served, struct err_info *info) {
     double was = sum(s->losses, s->n_targets), is = sum(served, s->n_targets);
     int32_t t = 0;
-    while (t < s->n_targets - 1 && !memcmp(&s->losses[t], &served[t], sizeof(float)))
+    while (t < s->n_targets - 1 && s->losses[t] == served[t])
         t++;
     return err_set(info, ERR_FORMAT, NULL,
                    "line %lld has another loss when it is served: %.9g, and the trainer found %.9g "
@@ -43,7 +43,7 @@ static enum err compare(const struct adapter_verify *a, const struct ask_item *i
         if (!same && first == p->n)
             first = i;
     }
-    bool same = a->same_kernels ? first == p->n && !memcmp(&total, &p->loss, sizeof total)
+    bool same = a->same_kernels ? first == p->n && total == p->loss
                                 : fabs(total - p->loss) <= across_sets * fabs(p->loss);
     if (same)
         return ERR_OK;
