@@ -110,11 +110,12 @@ static enum err open_files(struct job_runner *r, const struct ft_job *job, struc
     t->row_tokens = run->opts.max_seq_len;
     snprintf(run->path, sizeof run->path, "%s/jobs/%s", job__home(r)->path, run->id);
     snprintf(t->checkpoints, sizeof t->checkpoints, "%s/checkpoints", run->path);
-    opts.min_examples = FT_MIN_EXAMPLES;
-    e = open_data(r, job->training_file, "training.tokens", &opts, &t->data, t->data_digest, info);
-    opts.min_examples = 1;
+    run->opts.min_examples = FT_MIN_EXAMPLES;
+    e = open_data(r, job->training_file, "training.tokens", &run->opts, &t->data, t->data_digest,
+                  info);
+    run->opts.min_examples = 1;
     if (!e && job->validation_file[0])
-        e = open_data(r, job->validation_file, "validation.tokens", &opts, &t->validation,
+        e = open_data(r, job->validation_file, "validation.tokens", &run->opts, &t->validation,
                       t->validation_digest, info);
     if (e)
         return e;
