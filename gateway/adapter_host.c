@@ -209,8 +209,8 @@ enum err adapter_host_open(struct adapter_host *h, const struct serve_options *o
     enum err e = data_dir >= 0 ? adapter_store_open(h, data_dir, &next, info) : ERR_OK;
     if (!e)
         e = make_registry(h, app, next, info);
-    if (!e && h->dir >= 0)
-        e = adapter_store_apply(h, info);
+    if (!e && h->dir >= 0 && !(e = adapter_store_apply(h, info)))
+        adapter_store_clean(h); // what a change that was cut short has left
     for (size_t i = 0; i < o->lora_modules.n && !e; i++)
         e = load_module(h, o->lora_modules.items[i], info);
     if (e)

@@ -23,6 +23,7 @@ struct adapter_host {
     const struct log *log;
     int dir; // <data-dir>/adapters; -1: nothing is kept
     char path[512];
+    bool unsaved;      // what state.json says is not known: a save failed
     uint64_t reserved; // numbers below are promised in the state file never to be given again
 };
 

@@ -75,6 +75,7 @@ enum err adapter_store_save(struct adapter_host *h, struct err_info *info) {
         e = buf_err(&out);
     e = e ? err_set(info, e, NULL, "the state of the adapters cannot be written: %s", err_text(e))
           : durable_put(h->dir, state_name, out.data, out.len, info);
+    h->unsaved = e != ERR_OK;
     buf_fini(&out);
     return e;
 }
@@ -142,7 +143,8 @@ static void remove_folder(const struct adapter_host *h, const char *name) {
 }
 
 void adapter_store_clean(struct adapter_host *h) {
-    if (h->dir < 0)
+    // A save that failed may have named folders that are not needed any more.
+    if (h->dir < 0 || (h->unsaved && adapter_store_save(h, NULL)))
         return;
     struct needed x = {0};
     x.failed = adp_list(h->registry, note_needed, &x) || x.failed;
