@@ -176,11 +176,12 @@ static void check_count(struct build *b) {
     else if (b->examples < min)
         snprintf(text, sizeof text, "%s has %lld example(s), but must have at least %lld example%s",
                  b->file_name, (long long)b->examples, (long long)min, min == 1 ? "" : "s");
-    else if (!r->samples)
+    else if (r->samples < min)
         snprintf(text, sizeof text,
-                 "%s has no example left: all %lld were dropped, longer than the %d tokens of "
-                 "max_seq_length",
-                 b->file_name, (long long)r->dropped, b->opts->max_seq_len);
+                 "%s has %lld example(s), but must have at least %lld example%s: %lld are longer "
+                 "than the %d tokens of max_seq_length and were left out",
+                 b->file_name, (long long)r->samples, (long long)min, min == 1 ? "" : "s",
+                 (long long)r->dropped, b->opts->max_seq_len);
     if (text[0])
         add_error(b, ERR_INVALID, 0, FT__CODE_COUNT, text);
 }

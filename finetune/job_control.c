@@ -132,7 +132,8 @@ static void fail(struct ft_control *c, const char *id, const struct err_info *in
                                   .level = "error",
                                   .message = info->message,
                                   .error_code = "cannot_start",
-                                  .error_message = info->message};
+                                  .error_message = info->message,
+                                  .error_param = info->param[0] ? info->param : NULL};
     (void)move(c, id, &m, &moved);
 }
 
@@ -281,6 +282,14 @@ static bool take_end(struct ft_control *c) {
     return done;
 }
 
+// Jobs that nobody will run are told so.
+static void explain(struct ft_control *c) {
+    struct err_info info = {0};
+    if (!c->runner.start && c->runner.no_trainer &&
+        ft_jobs_wait(c->home, c->runner.no_trainer, &info))
+        complain(c, "cannot say why they wait", &info);
+}
+
 static void sweep(struct ft_control *c) {
     struct err_info info;
     int64_t now = clock_mono_ns(c->home->clock);
@@ -299,6 +308,7 @@ static void *control_main(void *arg) {
         look_at_running(c);
         more = start_next(c) || more;
         more = validate_one(c) || more;
+        explain(c);
         sweep(c);
         // A second at most: what could not be done for want of disk or model is tried again.
         if (!more && !atomic_load(&c->changed))
@@ -317,6 +327,8 @@ enum err ft_control_start(struct ft_home *home, const struct ft_job_runner *runn
     int64_t n = 0;
     *out = NULL;
     enum err e = ft_jobs_recover(home, &n, info);
+    if (!e && runner->start && runner->no_trainer)
+        e = ft_jobs_wait_over(home, runner->no_trainer, info);
     if (e)
         return e;
     if (n)

@@ -33,6 +33,7 @@ struct ft_job_runner {
     // exactly once, from any thread. ERR_LOADING: later. NULL: there is no trainer, and jobs stay in
     // the queue.
     enum err (*start)(void *arg, const struct ft_job *job, struct err_info *info);
+    const char *no_trainer; // the reason that such jobs are given, or were by an earlier process
     // Control thread; returns at once. The job in hand shall end soon, with a checkpoint unless it was
     // cancelled. May come more than once for a job, and after its end.
     void (*stop)(void *arg, enum ft_stop why);

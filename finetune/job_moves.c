@@ -110,6 +110,49 @@ enum err ft_jobs_recover(struct ft_home *h, int64_t *n, struct err_info *info) {
     return db_end(h->db, e, info);
 }
 
+static enum err wait_one(struct ft_home *h, const char *reason, int64_t *seq,
+                         struct err_info *info) {
+    struct db_rows q;
+    char message[FT_JOB_REASON_MAX + 32];
+    *seq = 0;
+    enum err e = db_query(h->db, &q, info,
+                          "SELECT seq FROM jobs WHERE state = 'queued' AND reason IS NOT ? LIMIT 1",
+                          DB_ARGS(db_t(reason)));
+    if (!e && db_next(&q))
+        *seq = db_int(&q, 0);
+    e = db_rows_end(&q, info);
+    if (!e && *seq)
+        e = db_run(h->db, NULL, info, "UPDATE jobs SET reason = ?2 WHERE seq = ?1",
+                   DB_ARGS(db_i(*seq), db_t(reason)));
+    snprintf(message, sizeof message, "The job waits in the queue: %s", reason);
+    return !e && *seq ? ft__event_insert(h, *seq, "warn", "message", message, NULL, info) : e;
+}
+
+enum err ft_jobs_wait(struct ft_home *h, const char *reason, struct err_info *info) {
+    int64_t seq = 0, n = 0;
+    enum err e = db_begin(h->db, info);
+    if (e)
+        return e;
+    do {
+        e = wait_one(h, reason, &seq, info);
+        n += seq != 0;
+    } while (!e && seq);
+    e = db_end(h->db, e, info);
+    if (!e && n)
+        ft__events_bump(h);
+    return e;
+}
+
+enum err ft_jobs_wait_over(struct ft_home *h, const char *reason, struct err_info *info) {
+    enum err e = db_begin(h->db, info);
+    if (e)
+        return e;
+    e = db_run(h->db, NULL, info,
+               "UPDATE jobs SET reason = NULL WHERE state = 'queued' AND reason = ?",
+               DB_ARGS(db_t(reason)));
+    return db_end(h->db, e, info);
+}
+
 static struct db_value or_null(int64_t v) {
     return v < 0 ? db_t(NULL) : db_i(v);
 }

@@ -387,6 +387,24 @@ static enum err read_suffix(const struct at *body, struct ft_job_spec *s) {
                : ERR_OK;
 }
 
+// What looks at validation losses must not seem to have been heard where there are none.
+static enum err check_validation(const struct ft_job_spec *s, struct err_info *info) {
+    static const char *const fields[] = {"max_valid_loss", "min_improvement", "eval_samples"};
+    const char *of = s->eval_steps ? "graft.eval_steps" : NULL;
+    char path[64];
+    for (size_t i = 0; !of && i < sizeof fields / sizeof *fields; i++) {
+        const json_t *v = json_object_get(s->evaluation, fields[i]);
+        if (!v || json_is_null(v))
+            continue;
+        snprintf(path, sizeof path, "graft.evaluation.%s", fields[i]);
+        of = path;
+    }
+    return of && !s->validation_file
+               ? err_set(info, ERR_INVALID, "validation_file",
+                         "validation_file is required: %s has nothing to look at without it", of)
+               : ERR_OK;
+}
+
 enum err ft_job_spec_read(const json_t *body, struct ft_job_spec *s, struct err_info *info) {
     const struct at a = {body, "", info};
     *s = (struct ft_job_spec){
@@ -419,7 +437,9 @@ enum err ft_job_spec_read(const json_t *body, struct ft_job_spec *s, struct err_
         e = read_integrations(&a);
     if (!e)
         e = read_method(&a, s);
-    return e ? e : read_graft(&a, s);
+    if (!e)
+        e = read_graft(&a, s);
+    return e ? e : check_validation(s, info);
 }
 
 enum err ft_job_spec_store(const json_t *body, int64_t seed, char **out, struct err_info *info) {

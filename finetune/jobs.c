@@ -73,7 +73,7 @@ static char *own(struct db_rows *q, int col) {
 
 enum err ft__job_read(struct db_rows *q, struct ft_job *j, struct err_info *info) {
     int c = 0;
-    *j = (struct ft_job){.seq = db_int(q, c++), .ahead = -1};
+    *j = (struct ft_job){.seq = db_int(q, c++)};
     copy(j->id, sizeof j->id, db_text(q, c++));
     j->tenant = (uint64_t)db_int(q, c++);
     bool known = ft_job_state_parse(db_text(q, c++), &j->state);
@@ -100,6 +100,8 @@ enum err ft__job_read(struct db_rows *q, struct ft_job *j, struct err_info *info
     copy(j->error_code, sizeof j->error_code, db_text(q, c++));
     copy(j->error_message, sizeof j->error_message, db_text(q, c++));
     copy(j->error_param, sizeof j->error_param, db_text(q, c++));
+    j->ahead = db_int(q, c++);
+    copy(j->at_work, sizeof j->at_work, db_text(q, c++));
     if (!j->request || !j->hyper || q->rc)
         return err_set(info, ERR_NOMEM, NULL, "out of memory");
     return known ? ERR_OK : err_set(info, ERR_IO, NULL, "%s is in a state that is none", j->id);
@@ -273,12 +275,7 @@ enum err ft_job_get(struct ft_home *h, struct ft_job_owner owner, const char *id
 static void build_list(const struct ft_job_query *q, struct buf *sql, struct db_value *args,
                        size_t *n, int64_t after) {
     *n = 0;
-    buf_puts(sql, "SELECT " FT_JOB_COLUMNS);
-    buf_puts(sql, q->positions ? ", CASE WHEN state = 'queued' THEN (SELECT count(*) FROM jobs w"
-                                 " WHERE w.state = 'queued' AND (w.priority < jobs.priority OR"
-                                 " (w.priority = jobs.priority AND w.seq < jobs.seq))) ELSE -1 END"
-                               : ", -1");
-    buf_puts(sql, " FROM jobs WHERE (? OR tenant = ?) AND seq < ?");
+    buf_puts(sql, "SELECT " FT_JOB_COLUMNS " FROM jobs WHERE (? OR tenant = ?) AND seq < ?");
     args[(*n)++] = db_i(q->owner.any);
     args[(*n)++] = db_i((int64_t)q->owner.tenant);
     args[(*n)++] = db_i(after);
@@ -305,7 +302,6 @@ static enum err list_rows(struct ft_home *h, const struct ft_job_query *q, struc
             break;
         }
         e = ft__job_read(rows, &j, info);
-        j.ahead = db_int(rows, 29);
         if (!e)
             e = ft__job_results(h, &j, info);
         if (!e)

@@ -59,7 +59,8 @@ struct ft_job {
     char error_code[48], error_message[512], error_param[96]; // of a failed one
     char results[FT_JOB_RESULTS_MAX][FT_ID_MAX];
     int n_results;
-    int64_t ahead; // ft_job_list with `positions`: jobs that run before it; -1: it does not wait
+    int64_t ahead;           // jobs of the queue that run before it; -1: it is not in the queue
+    char at_work[FT_ID_MAX]; // the job that runs now, or empty
 };
 void ft_job_fini(struct ft_job *j); // also of zeros
 
@@ -90,7 +91,6 @@ struct ft_job_query {
     } metadata[FT_METADATA_MAX]; // all must be equal
     size_t n_metadata;
     bool no_metadata; // jobs that have none
-    bool positions;   // fill in `ahead`
 };
 // Newest first. Calls `each` with a job that is valid during the call.
 enum err ft_job_list(struct ft_home *h, const struct ft_job_query *q,
@@ -119,6 +119,10 @@ enum err ft_job_next(struct ft_home *h, enum ft_job_state state, struct ft_job *
                      struct err_info *info);
 // At start: what ran goes back to the queue, with the reason. *n: how many.
 enum err ft_jobs_recover(struct ft_home *h, int64_t *n, struct err_info *info);
+
+// Jobs in the queue wait for `reason`: those that have another get it, with an event. Until _over.
+enum err ft_jobs_wait(struct ft_home *h, const char *reason, struct err_info *info);
+enum err ft_jobs_wait_over(struct ft_home *h, const char *reason, struct err_info *info);
 
 // What the runner learns while it works; no event.
 struct ft_job_progress {

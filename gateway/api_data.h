@@ -16,9 +16,12 @@ struct api_data {
     const struct clock *clock;
     uint64_t max_file_bytes;
     struct ft_control *control; // NULL: jobs are kept, and nobody works on them
-    // ERR_OK if a job may be made for this base model; ERR_NO_MODEL, ERR_LOADING. NULL: any name.
-    enum err (*check_model)(void *arg, const char *name, struct err_info *info);
-    void *model_arg;
+    // ERR_OK if such a job could be trained here; ERR_NO_MODEL, ERR_LOADING, ERR_INVALID with the field.
+    // NULL: any.
+    enum err (*check_job)(void *arg, const struct ft_job_spec *spec, struct err_info *info);
+    // Why no job is looked at just now, or NULL. The hook may be NULL.
+    const char *(*jobs_wait)(void *arg);
+    void *arg;
 };
 
 // The routes; `d` outlives the server. Returns how many, 0 if `cap` is too small.

@@ -66,8 +66,8 @@ static enum err read_creation(struct creation *c, const struct gw_request *r,
     enum err e = api_json_parse(r->body, r->body_len, &c->body, info);
     if (!e)
         e = ft_job_spec_read(c->body, &c->spec, info);
-    if (!e && c->d->check_model)
-        e = c->d->check_model(c->d->model_arg, c->spec.model, info);
+    if (!e && c->d->check_job)
+        e = c->d->check_job(c->d->arg, &c->spec, info);
     c->seed = c->spec.seed;
     if (!e && !c->spec.has_seed)
         e = make_seed(&c->seed, info);
@@ -104,10 +104,14 @@ struct one {
     char id[96]; // longer than any id: what does not fit is none
 };
 
+static const char *wait_of(const struct api_data *d) {
+    return d->jobs_wait ? d->jobs_wait(d->arg) : NULL;
+}
+
 static enum err reply_job(struct one *o, struct ft_job *j) {
     struct json_w w = json_w_begin(&o->a.body);
     if (o->admin)
-        api_job_admin_write(j, &w);
+        api_job_admin_write(j, wait_of(o->d), &w);
     else
         api_job_write(j, &w);
     ft_job_fini(j);
@@ -183,6 +187,7 @@ struct list {
     struct ft_job_query query;
     bool admin;
     char after[FT_ID_MAX];
+    const char *wait;
     char *filters; // memory of the metadata's keys and values
     struct json_w w;
 };
@@ -190,7 +195,7 @@ struct list {
 static void add_job(void *arg, const struct ft_job *j) {
     struct list *l = arg;
     if (l->admin)
-        api_job_admin_write(j, &l->w);
+        api_job_admin_write(j, l->wait, &l->w);
     else
         api_job_write(j, &l->w);
 }
@@ -199,6 +204,7 @@ static enum err make_list(struct api_answer *a, struct err_info *info) {
     struct list *l = (struct list *)a;
     bool more;
     l->w = json_w_begin(&a->body);
+    l->wait = wait_of(l->d);
     jw_obj(&l->w);
     jw_kstr(&l->w, "object", "list");
     jw_key(&l->w, "data");
@@ -264,7 +270,7 @@ static void list_jobs(struct gw_request *r, struct api_data *d, bool admin) {
     if (!l)
         return;
     l->d = d;
-    l->admin = l->query.positions = admin;
+    l->admin = admin;
     l->query.owner = owner_of(r, admin);
     l->a.fini = list_fini;
     if (read_list(r, l, &info)) {

@@ -3,6 +3,7 @@
 #include "base/mem.h"
 #include "gateway/api_jobs.h"
 #include <jansson.h>
+#include <stdio.h>
 #include <string.h>
 
 // A value of the stored request, or null.
@@ -104,13 +105,27 @@ void api_job_write(const struct ft_job *j, struct json_w *w) {
     json_decref(request);
 }
 
-void api_job_admin_write(const struct ft_job *j, struct json_w *w) {
+static void write_reason(const struct ft_job *j, const char *wait, struct json_w *w) {
+    bool queued = j->state == FT_JOB_QUEUED;
+    char text[FT_ID_MAX + 64] = "";
+    if (j->reason[0])
+        wait = j->reason;
+    else if (!queued && j->state != FT_JOB_VALIDATING)
+        wait = NULL;
+    if (!wait && queued && j->ahead > 0)
+        snprintf(text, sizeof text, "jobs that run before it: %lld", (long long)j->ahead);
+    else if (!wait && queued && j->at_work[0])
+        snprintf(text, sizeof text, "%s runs, and one job runs at a time", j->at_work);
+    jw_kstr(w, "reason", wait ? wait : or_null(text));
+}
+
+void api_job_admin_write(const struct ft_job *j, const char *wait, struct json_w *w) {
     json_t *request = request_of(j, w);
     jw_obj(w);
     write_body(j, request, w);
     json_decref(request);
     jw_kstr(w, "state", ft_job_state_text(j->state));
-    jw_kstr(w, "reason", or_null(j->reason));
+    write_reason(j, wait, w);
     jw_kint(w, "priority", j->priority);
     jw_key(w, "queue_position"); // how many run before it
     if (j->ahead >= 0)

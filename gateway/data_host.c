@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gateway/data_host.h"
 #include "base/hash.h"
+#include "gateway/job_check.h"
 #include <string.h>
 
 enum { IO_WAITING = 1024 }; // requests that may wait for an I/O thread
 
 // ---- what jobs ask of the model
 
-static enum err check_model(void *arg, const char *name, struct err_info *info) {
+static enum err check_job(void *arg, const struct ft_job_spec *s, struct err_info *info) {
     const struct data_host *h = arg;
-    if (app_state(h->app) == APP_LOADING)
-        return app_check_ready(h->app, info);
-    return app_check_model(h->app, name, info);
+    return job_check(h->app, h->runner.options, s, info);
 }
 
 static enum err describe_model(void *arg, struct ft_dataset_opts *o, int32_t *context,
@@ -36,6 +35,22 @@ static enum err describe_model(void *arg, struct ft_dataset_opts *o, int32_t *co
     return ERR_OK;
 }
 
+// What keeps every job waiting for a moment.
+static const char *jobs_wait(void *arg) {
+    const struct data_host *h = arg;
+    switch (app_state(h->app)) {
+    case APP_LOADING:
+        return "the model is loading";
+    case APP_DRAINING:
+        return "the server is shutting down";
+    case APP_READY:
+        break;
+    }
+    return atomic_load_explicit(&h->app->digest, memory_order_acquire)
+               ? NULL
+               : "the model's digest is not known yet";
+}
+
 // ---- life
 
 static enum err validate(void *arg, const struct ft_job *job, bool (*cancelled)(void *arg),
@@ -46,7 +61,10 @@ static enum err validate(void *arg, const struct ft_job *job, bool (*cancelled)(
 
 static enum err open_control(struct data_host *h, struct err_info *info) {
     h->validator = (struct ft_validator){&h->home, describe_model, h};
-    struct ft_job_runner runner = {.validate = validate, .arg = &h->runner};
+    struct ft_job_runner runner = {
+        .validate = validate,
+        .no_trainer = "this server trains no jobs; it was started without --enable-lora",
+        .arg = &h->runner};
     if (h->runner.options->enable_lora) {
         enum err e = job_runner_init(&h->runner, info);
         if (e)
@@ -69,8 +87,9 @@ enum err data_host_open(struct data_host *h, const struct serve_options *o, cons
     h->runner.options = o;
     h->api.clock = &clock_system;
     h->api.max_file_bytes = (uint64_t)o->max_file;
-    h->api.check_model = check_model;
-    h->api.model_arg = h;
+    h->api.check_job = check_job;
+    h->api.jobs_wait = jobs_wait;
+    h->api.arg = h;
     if (!o->data_dir)
         return ERR_OK;
     const struct ft_home_config cfg = {

@@ -21,8 +21,10 @@ static enum err base_loss(struct job_runner *r, double *loss, struct err_info *i
 
 static enum err refuse(struct job_run *run, const char *gate, double want, double found,
                        struct err_info *info) {
+    char param[64];
+    snprintf(param, sizeof param, "graft.evaluation.%s", gate);
     run->code = "release_gate";
-    return err_set(info, ERR_INVALID, gate,
+    return err_set(info, ERR_INVALID, param,
                    "the model is not released: %s is %g, and %g was found; the adapter is kept "
                    "with the job",
                    gate, want, found);

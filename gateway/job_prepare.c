@@ -2,6 +2,7 @@
 // What a job asks for, as a training run.
 #include "base/hash.h"
 #include "base/mem.h"
+#include "gateway/job_check.h"
 #include "gateway/job_runner_internal.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -144,12 +145,9 @@ static enum err open_model(struct job_runner *r, struct err_info *info) {
     const char *digest = atomic_load_explicit(&r->app->digest, memory_order_acquire);
     snprintf(t->base_digest, sizeof t->base_digest, "%s", digest ? digest : "");
     snprintf(t->run_id, sizeof t->run_id, "%s", r->run->id);
-    if (r->run->spec.lora_r > r->options->max_lora_rank)
-        return err_set(info, ERR_INVALID, "graft.lora.r",
-                       "graft.lora.r is %lld, and this server serves adapters of rank %lld at most "
-                       "(--max-lora-rank)",
-                       (long long)r->run->spec.lora_r, (long long)r->options->max_lora_rank);
-    enum err e = train_job_digests(t, info);
+    enum err e = job_check(r->app, r->options, &r->run->spec, info);
+    if (!e)
+        e = train_job_digests(t, info);
     return e ? e : adp_check_name(h->adapters.registry, r->run->name, info);
 }
 

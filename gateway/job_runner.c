@@ -84,6 +84,8 @@ static void *run_job(void *arg) {
         snprintf(end.error_code, sizeof end.error_code, "%s",
                  r->run->code ? r->run->code : code_of(e));
         snprintf(end.error_message, sizeof end.error_message, "%s", info.message);
+        if (r->run->code) // else it is a field of what failed below, not of the job
+            snprintf(end.error_param, sizeof end.error_param, "%s", info.param);
     } else {
         snprintf(end.fine_tuned_model, sizeof end.fine_tuned_model, "%s", r->run->name);
     }

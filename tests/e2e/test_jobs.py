@@ -11,7 +11,7 @@ import unittest
 
 import openai
 
-from server import TINY, Server, events
+from server import ROOT, TINY, Server, events
 
 GOOD = b"".join(b'{"prompt": "question %d", "completion": "answer %d"}\n' % (i, i) for i in range(12))
 INVALID = "invalid_request_error"
@@ -116,8 +116,10 @@ class Sdk(Folder):
         self.assertEqual(error.code, "invalid_jsonl")
         error, _ = self.failed(GOOD, method={"type": "dpo"})
         self.assertIsNotNone(error.code)
-        error, _ = self.failed(GOOD, extra_body={"graft": {"max_seq_length": 100000}})
-        self.assertEqual(error.param, "graft.max_seq_length")
+        cut = {"graft": {"max_seq_length": 40, "truncation": "drop"}}
+        long = b'{"prompt": "%s", "completion": "x"}\n' % (b"a b " * 100)
+        error, _ = self.failed(long * 9 + GOOD[: GOOD.index(b"\n") + 1] * 9, extra_body=cut)
+        self.assertEqual((error.code, error.param), ("invalid_n_examples", "training_file"))
         job = self.jobs.create(model="tiny", training_file=self.upload(), validation_file=self.upload(b"{}\n"))
         self.assertEqual(self.wait(self.client, job.id, "failed").error.param, "validation_file")
         self.assertEqual(self.server.json("GET", "/health")[0], 200)
@@ -144,6 +146,16 @@ class Sdk(Folder):
         self.assertEqual(listed[first.id]["queue_position"], 1)
         self.assertEqual(listed[first.id]["state"], "queued")
         self.assertGreaterEqual(listed[first.id]["times"]["queued"], listed[first.id]["times"]["accepted"])
+        # Nobody trains here, and each job says so.
+        for j in (first, second):
+            _, alone = self.server.json("GET", "/admin/v1/jobs/" + j.id)
+            end = time.monotonic() + 30
+            while not (alone["reason"] or "").endswith("without --enable-lora"):
+                self.assertLess(time.monotonic(), end, alone)
+                time.sleep(0.05)
+                _, alone = self.server.json("GET", "/admin/v1/jobs/" + j.id)
+            warned = [e.message for e in self.jobs.list_events(j.id) if e.level == "warn"]
+            self.assertEqual(warned, ["The job waits in the queue: " + alone["reason"]])
 
     def test_refused(self):
         f = self.upload()
@@ -161,11 +173,40 @@ class Sdk(Folder):
             ({"integrations": [{"type": "wandb", "wandb": {"project": "p"}}]}, openai.BadRequestError,
              "integrations[0].type"),
             ({"extra_body": {"graft": {"lora": {"r": 1000}}}}, openai.BadRequestError, "graft.lora.r"),
+            ({"extra_body": {"graft": {"max_seq_length": 100000}}}, openai.BadRequestError, "graft.max_seq_length"),
+            ({"extra_body": {"graft": {"evaluation": {"max_valid_loss": 1}}}}, openai.BadRequestError,
+             "validation_file"),
         ]
         for change, error, param in table:
             with self.subTest(change=change), self.assertRaises(error) as caught:
                 self.jobs.create(**{"model": "tiny", "training_file": f, **change})
             self.assertEqual((caught.exception.type, caught.exception.param), (INVALID, param))
+
+
+class Trainer(Folder):
+    def test_what_could_not_be_served(self):
+        adapter = os.path.join(ROOT, "tests/golden/adapters/qv")
+        base = os.path.join(ROOT, "tests/golden/models/hf-f32")
+        options = ["--data-dir", self.folder, "--served-model-name", "tiny", "--enable-lora", "--max-lora-rank", "8"]
+        with Server(base, *options, "--lora-modules", f"mine={adapter}") as server:
+            client = self.connect(server)
+            f = client.files.create(file=("a.jsonl", GOOD), purpose="fine-tune").id
+            for change, param, text in (
+                ({"extra_body": {"graft": {"lora": {"r": 9}}}}, "graft.lora.r", "--max-lora-rank"),
+                ({"model": "mine"}, "model", "adapter"),
+            ):
+                with self.subTest(change=change), self.assertRaises(openai.BadRequestError) as caught:
+                    client.fine_tuning.jobs.create(**{"model": "tiny", "training_file": f, **change})
+                self.assertEqual(caught.exception.param, param)
+                self.assertIn(text, caught.exception.message)
+            self.assertEqual(list(client.fine_tuning.jobs.list()), [])
+        # A job that was taken by a server with other options fails, and keeps the field.
+        with Server(base, *options[:4]) as server:
+            job = self.connect(server).fine_tuning.jobs.create(
+                model="tiny", training_file=f, extra_body={"graft": {"lora": {"r": 9}}})
+        with Server(base, *options) as server:
+            failed = self.wait(self.connect(server), job.id, "failed")
+            self.assertEqual((failed.error.code, failed.error.param), ("cannot_start", "graft.lora.r"))
 
 
 class Stopping(Folder):
@@ -223,7 +264,9 @@ class Durable(Folder):
         with self.start() as server:
             _, listed = server.json("GET", "/admin/v1/jobs")
             self.assertEqual(listed["data"][0]["state"], "queued")
-            self.assertEqual(listed["data"][0]["reason"], "the server was restarted")
+            client = self.connect(server)
+            found = [e.message for e in client.fine_tuning.jobs.list_events(job.id)]
+            self.assertIn("The server was restarted; the job goes on from its newest checkpoint", found)
 
 
 class Keys(Folder):

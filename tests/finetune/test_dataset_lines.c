@@ -331,8 +331,38 @@ static void number_of_examples(void **state) {
     d.opts.max_seq_len = 4;
     assert_int_equal(ds_build_text(&d, GOOD "\n" GOOD), ERR_INVALID);
     assert_string_equal(d.info.message,
-                        "Validation file has no example left: all 2 were dropped, longer than the "
-                        "4 tokens of max_seq_length");
+                        "Validation file has 0 example(s), but must have at least 2 examples: 2 "
+                        "are longer than the 4 tokens of max_seq_length and were left out");
+    assert_string_equal(d.report.errors[0].code, "invalid_n_examples");
+    ds_close(&d);
+}
+
+// Those that are left out do not count, however few of many they are.
+static void number_of_examples_left(void **state) {
+    (void)state;
+    struct ds d;
+    struct buf text;
+    ds_open_chatml(&d);
+    buf_init(&text, 0);
+    for (int i = 0; i < 9; i++)
+        buf_puts(&text, GOOD "\n");
+    buf_puts(&text, "{\"messages\":[{\"role\":\"user\",\"content\":\"");
+    for (int i = 0; i < 200; i++)
+        buf_printf(&text, "%d ", i);
+    buf_puts(&text, "\"}," A "]}\n");
+    d.opts.min_examples = 10;
+    d.opts.max_seq_len = 60;
+    d.opts.truncation = FT_TRUNC_DROP;
+    assert_int_equal(ds_build(&d, text.data, text.len), ERR_INVALID);
+    assert_string_equal(d.report.errors[0].code, "invalid_n_examples");
+    assert_string_equal(d.info.message,
+                        "Training file has 9 example(s), but must have at least 10 examples: 1 are "
+                        "longer than the 60 tokens of max_seq_length and were left out");
+    buf_puts(&text, GOOD "\n");
+    assert_int_equal(ds_build(&d, text.data, text.len), ERR_OK);
+    assert_int_equal(d.report.samples, 10);
+    assert_int_equal(d.report.dropped, 1);
+    buf_fini(&text);
     ds_close(&d);
 }
 
@@ -438,12 +468,19 @@ static void the_digest_is_the_files(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(chat_lines),           cmocka_unit_test(completion_lines),
-        cmocka_unit_test(preference_lines),     cmocka_unit_test(odd_bytes),
-        cmocka_unit_test(messages_stay_utf8),   cmocka_unit_test(first_twenty),
-        cmocka_unit_test(bom_and_line_ends),    cmocka_unit_test(long_lines),
-        cmocka_unit_test(number_of_examples),   cmocka_unit_test(kinds_and_options),
-        cmocka_unit_test(cancelled_or_changed), cmocka_unit_test(the_digest_is_the_files),
+        cmocka_unit_test(chat_lines),
+        cmocka_unit_test(completion_lines),
+        cmocka_unit_test(preference_lines),
+        cmocka_unit_test(odd_bytes),
+        cmocka_unit_test(messages_stay_utf8),
+        cmocka_unit_test(first_twenty),
+        cmocka_unit_test(bom_and_line_ends),
+        cmocka_unit_test(long_lines),
+        cmocka_unit_test(number_of_examples),
+        cmocka_unit_test(number_of_examples_left),
+        cmocka_unit_test(kinds_and_options),
+        cmocka_unit_test(cancelled_or_changed),
+        cmocka_unit_test(the_digest_is_the_files),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -190,7 +190,7 @@ static enum err run_start(void *arg, const struct ft_job *j, struct err_info *in
         w->n_started++;
     }
     pthread_mutex_unlock(&w->mutex);
-    return e ? err_set(info, e, NULL, "no room to start") : ERR_OK;
+    return e ? err_set(info, e, "graft.lora.r", "no room to start") : ERR_OK;
 }
 
 static void end_job(struct world *w, const struct ft_job_end *end) {
@@ -450,6 +450,35 @@ static void test_failures(void **state) {
     ft_control_wake(w->control);
     wait_state(w, id, FT_JOB_FAILED);
     assert_string_equal(get(w, id).error_code, "cannot_start");
+    assert_string_equal(get(w, id).error_param, "graft.lora.r");
+}
+
+// Where nobody trains, jobs say so; where somebody does again, they no longer do.
+static void test_no_trainer(void **state) {
+    struct world *w = *state;
+    struct err_info info = {0};
+    char first[FT_ID_MAX], second[FT_ID_MAX];
+    struct ft_job_runner r = {.validate = run_validate, .no_trainer = "nobody trains", .arg = w};
+    create(w, "", first);
+    create(w, "\"graft\": {\"priority\": 1}", second);
+    ok(ft_control_start(&w->home, &r, &w->control, &info), &info);
+    for (int i = 0; i < 5000 && !get(w, second).reason[0]; i++)
+        nap();
+    assert_string_equal(get(w, first).reason, "nobody trains");
+    assert_string_equal(get(w, second).reason, "nobody trains");
+    assert_event(w, first, "warn:The job waits in the queue: nobody trains");
+    assert_event(w, second, "warn:The job waits in the queue: nobody trains");
+    assert_int_equal(get(w, first).ahead, 0);
+    assert_int_equal(get(w, second).ahead, 1);
+    ft_control_stop(w->control);
+    r.start = run_start;
+    r.stop = run_stop;
+    ok(ft_control_start(&w->home, &r, &w->control, &info), &info);
+    wait_running(w, first);
+    assert_int_equal(get(w, first).ahead, -1);
+    assert_string_equal(get(w, second).reason, "");
+    assert_int_equal(get(w, second).ahead, 0);
+    assert_string_equal(get(w, second).at_work, first);
 }
 
 // The runner is slower than the clients.
@@ -655,7 +684,7 @@ static void test_without_memory(void **state) {
     for (uint64_t nth = 1; e; nth++) {
         struct ft_job j;
         bool more;
-        struct ft_job_query q = {.limit = 10, .n_metadata = 1, .positions = true};
+        struct ft_job_query q = {.limit = 10, .n_metadata = 1};
         q.metadata[0].key = "a";
         q.metadata[0].value = "b";
         mem_fail_after(nth, false);
@@ -685,6 +714,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_cancel_while_validating, setup, teardown),
         cmocka_unit_test_setup_teardown(test_priority, setup, teardown),
         cmocka_unit_test_setup_teardown(test_failures, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_no_trainer, setup, teardown),
         cmocka_unit_test_setup_teardown(test_late_ends, setup, teardown),
         cmocka_unit_test_setup_teardown(test_restart, setup, teardown),
         cmocka_unit_test_setup_teardown(test_progress, setup, teardown),

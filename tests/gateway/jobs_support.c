@@ -16,16 +16,17 @@ void js_upload(struct df *d, uint64_t tenant, const char *purpose, char id[FT_ID
     strcpy(id, f.id);
 }
 
-static enum err check_model(void *arg, const char *name, struct err_info *info) {
+static enum err check_job(void *arg, const struct ft_job_spec *s, struct err_info *info) {
     (void)arg;
-    return strcmp(name, "tiny") ? err_set(info, ERR_NO_MODEL, "model", "no model %s", name)
-                                : ERR_OK;
+    return strcmp(s->model, "tiny") != 0
+               ? err_set(info, ERR_NO_MODEL, "model", "no model %s", s->model)
+               : ERR_OK;
 }
 
 int js_setup(void **state) {
     struct df *d = calloc(1, sizeof *d);
     df_start(d, 1 << 20, false);
-    d->api.check_model = check_model;
+    d->api.check_job = check_job;
     js_upload(d, 0, "fine-tune", d->file);
     *state = d;
     return 0;

@@ -76,7 +76,8 @@ static void test_object(void **state) {
         d, TYPE,
         "{\"model\":\"tiny\",\"training_file\":\"$\",\"hyperparameters\":{\"n_epochs\":1},"
         "\"graft\":{\"lora\":{\"target_modules\":\"all-linear\"},\"evaluation\":{\"required\":"
-        "[{\"prompt\":\"a\",\"output\":\"b\"}],\"sample_prompts\":[\"x\"],\"max_valid_loss\":2}}}",
+        "[{\"prompt\":\"a\",\"output\":\"b\"}],\"sample_prompts\":[\"x\"],\"max_valid_loss\":2}},"
+        "\"validation_file\":\"$\"}",
         200);
     assert_int_equal(
         json_integer_value(json_object_get(json_object_get(o, "hyperparameters"), "n_epochs")), 1);
@@ -181,6 +182,11 @@ static const struct {
     {GRAFT("{\"evaluation\":{\"required\":[{\"prompt\":\"a\"}]}}"),
      "graft.evaluation.required[0].output"},
     {GRAFT("{\"evaluation\":{\"forbidden\":[1]}}"), "graft.evaluation.forbidden[0]"},
+    // What looks at validation losses needs some.
+    {GRAFT("{\"eval_steps\":5}"), "validation_file"},
+    {GRAFT("{\"evaluation\":{\"max_valid_loss\":2}}"), "validation_file"},
+    {GRAFT("{\"evaluation\":{\"min_improvement\":0}}"), "validation_file"},
+    {GRAFT("{\"evaluation\":{\"eval_samples\":5}}"), "validation_file"},
     {GRAFT("{\"evaluation\":{\"sample_prompts\":[{}]}}"), "graft.evaluation.sample_prompts[0]"},
 };
 
@@ -353,24 +359,68 @@ static void test_owners(void **state) {
     df_remove(&d);
 }
 
-static void test_queue_positions(void **state) {
+static const char *loading(void *arg) {
+    (void)arg;
+    return "the model is loading";
+}
+
+static void expect_reasons(struct df *d, const char *const want[], const int places[], size_t n) {
+    char target[128];
+    json_t *o = js_get(d, "/admin/v1/jobs", 200), *v;
+    size_t k;
+    assert_int_equal(json_array_size(json_object_get(o, "data")), n);
+    json_array_foreach(json_object_get(o, "data"), k, v) {
+        const json_t *place = json_object_get(v, "queue_position");
+        assert_string_equal(js_str(v, "reason"), want[k]);
+        assert_int_equal(json_is_null(place) ? -1 : json_integer_value(place), places[k]);
+        snprintf(target, sizeof target, "/admin/v1/jobs/%s", js_str(v, "id"));
+        json_t *one = js_get(d, target, 200); // the same, asked for by itself
+        assert_true(json_equal(one, v));
+        json_decref(one);
+    }
+    json_decref(o);
+}
+
+// How many run before a job, and why it waits.
+static void test_queue(void **state) {
     struct df *d = *state;
     struct err_info info;
-    char ids[3][FT_ID_MAX];
-    static const char *const more[] = {"", ",\"graft\":{\"priority\":-1}", ""};
-    const struct ft_job_move to_queue = {
+    char ids[4][FT_ID_MAX], runs[96];
+    static const char *const more[] = {"", ",\"graft\":{\"priority\":-1}", "", ""};
+    struct ft_job_move move = {
         .from = 1u << FT_JOB_VALIDATING, .to = FT_JOB_QUEUED, .level = "info", .message = "m"};
     bool moved;
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 4; i++) {
         js_create(d, more[i], ids[i]);
-        assert_int_equal(ft_job_move(&d->home, ids[i], &to_queue, &moved, &info), ERR_OK);
+        if (i < 3)
+            assert_int_equal(ft_job_move(&d->home, ids[i], &move, &moved, &info), ERR_OK);
     }
-    json_t *o = js_get(d, "/admin/v1/jobs", 200), *v;
-    static const int want[] = {2, 0, 1}; // newest first
-    size_t k;
-    json_array_foreach(json_object_get(o, "data"), k, v)
-        assert_int_equal(json_integer_value(json_object_get(v, "queue_position")), want[k]);
-    json_decref(o);
+    // Newest first.
+    static const int places[] = {-1, 2, 0, 1}, later[] = {-1, 1, -1, 0};
+    expect_reasons(
+        d,
+        (const char *const[]){"", "jobs that run before it: 2", "", "jobs that run before it: 1"},
+        places, 4);
+    d->api.jobs_wait = loading;
+    const char *all = "the model is loading";
+    expect_reasons(d, (const char *const[]){all, all, all, all}, places, 4);
+    move = (struct ft_job_move){
+        .from = 1u << FT_JOB_QUEUED, .to = FT_JOB_RUNNING, .level = "info", .message = "m"};
+    assert_int_equal(ft_job_move(&d->home, ids[1], &move, &moved, &info), ERR_OK);
+    expect_reasons(d, (const char *const[]){all, all, "", all}, later, 4);
+    d->api.jobs_wait = NULL;
+    snprintf(runs, sizeof runs, "%s runs, and one job runs at a time", ids[1]);
+    expect_reasons(d, (const char *const[]){"", "jobs that run before it: 1", "", runs}, later, 4);
+    move = (struct ft_job_move){.from = 1u << FT_JOB_RUNNING,
+                                .to = FT_JOB_QUEUED,
+                                .reason = "stopped",
+                                .level = "info",
+                                .message = "m"};
+    assert_int_equal(ft_job_move(&d->home, ids[1], &move, &moved, &info), ERR_OK);
+    expect_reasons(d,
+                   (const char *const[]){"", "jobs that run before it: 2", "stopped",
+                                         "jobs that run before it: 1"},
+                   places, 4);
 }
 
 static bool life_without(const struct df *d, uint64_t nth) {
@@ -422,7 +472,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_pages, js_setup, js_teardown),
         cmocka_unit_test_setup_teardown(test_actions, js_setup, js_teardown),
         cmocka_unit_test(test_owners),
-        cmocka_unit_test_setup_teardown(test_queue_positions, js_setup, js_teardown),
+        cmocka_unit_test_setup_teardown(test_queue, js_setup, js_teardown),
         cmocka_unit_test_setup_teardown(test_without_memory, js_setup, js_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
