@@ -46,13 +46,15 @@ void ft_job_fini(struct ft_job *j) {
 }
 
 void ft_job_model_name(const struct ft_job *j, const char *suffix, char *out, size_t cap) {
-    // The base's name as a part of an adapter's name: visible ASCII without its separators, and short
+    // The base's name as a part of an adapter's name: its letters without the separators, and short
     // enough that the whole is a name, whatever the suffix.
+    static const char kept[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-/";
     char base[41];
     size_t n = 0;
     for (; n < sizeof base - 1 && j->model[n]; n++) {
         char c = j->model[n];
-        base[n] = c > ' ' && c < 0x7f && c != '@' && c != ':' ? c : '-';
+        bool begins = n == 0 || base[n - 1] == '/'; // a part, which must be one
+        base[n] = strchr(kept, c) && !(begins && (c == '/' || c == '.')) ? c : '-';
     }
     base[n] = '\0';
     const char *digits = strchr(j->id, '-');

@@ -146,6 +146,6 @@ enum err ft_job_record(struct ft_home *h, const char *id, const struct ft_job_re
 // Adds a result file (it must be there; see also ft_upload_commit_result).
 enum err ft_job_add_result(struct ft_home *h, const char *id, const char *file,
                            struct err_info *info);
-// "ft:base:graft:suffix:id", at most 128 visible ASCII characters; others of the base's name, '@' and
-// ':' become '-'.
+// "ft:base:graft:suffix:id", which adapters may be called, whatever the base's name: what it has beside
+// letters, digits and "._-/" becomes '-'.
 void ft_job_model_name(const struct ft_job *j, const char *suffix, char *out, size_t cap);

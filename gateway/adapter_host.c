@@ -3,6 +3,7 @@
 #include "base/mem.h"
 #include <errno.h>
 #include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -102,8 +103,12 @@ enum err adapter_host_load(struct adapter_host *h, const struct adapter_load *l,
     const struct adp_origin from = {
         .path = path, .source = l->path, .verify = l->verify || l->decide};
     e = adp_load(h->registry, l->name, &from, &v, info);
-    if (e)
+    if (e) {
+        if (err_http_status(e) < 500 && info && !info->param[0])
+            snprintf(info->param, sizeof info->param,
+                     "lora_path"); // what its files are, or are not
         return e;
+    }
     *version = adp_number(v);
     e = verify(h, l, v, &promote, info);
     if (!e)

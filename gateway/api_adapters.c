@@ -62,11 +62,22 @@ static enum err make_alias(struct change *c) {
     return adapter_host_alias(c->host, c->name, c->remove ? NULL : c->target, &c->error);
 }
 
+// vLLM's names of fields, in routes that have others.
+static void rename_param(const struct change *c, char *param, size_t cap) {
+    if (c->plain)
+        return;
+    if (!strcmp(param, "lora_name"))
+        snprintf(param, cap, "%s", c->make == make_alias ? "alias" : "name");
+    else if (!strcmp(param, "lora_path"))
+        snprintf(param, cap, "path");
+}
+
 static void work(struct api_task *t) {
     struct change *c = (struct change *)t;
     enum err e = c->make(c);
     if (e && c->error.code != e)
         err_set(&c->error, e, NULL, "%s", err_text(e));
+    rename_param(c, c->error.param, sizeof c->error.param);
     if (!e)
         c->error.code = ERR_OK;
 }

@@ -202,14 +202,30 @@ static struct adp_version *lookup(struct adp_registry *r, const char *name) {
     return v && serves(v) ? v : NULL;
 }
 
-enum err adp_check_name(const struct adp_registry *r, const char *name, struct err_info *info) {
+// Hubs and clients use names such as org/name and ft:base:org::id. What a path would take for a folder
+// above or for none is no part of one: names stand in URLs.
+static bool name_ok(const char *name) {
+    static const char first[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
     size_t n = strlen(name);
-    bool ok = n >= 1 && n <= ADP_NAME_MAX;
-    for (size_t i = 0; ok && i < n; i++)
-        ok = name[i] > ' ' && name[i] < 0x7f && name[i] != '@';
-    if (!ok)
+    if (n > ADP_NAME_MAX || !n || !strchr(first, name[0]))
+        return false;
+    for (const char *s = name; *s; s += *s == '/') {
+        size_t part = strcspn(s, "/");
+        if (part == 0 || (part <= 2 && strspn(s, ".") >= part) || (s[part] && !s[part + 1]))
+            return false;
+        for (; part; part--, s++)
+            if (!strchr(first, *s) && !strchr("._-:", *s))
+                return false;
+    }
+    return true;
+}
+
+enum err adp_check_name(const struct adp_registry *r, const char *name, struct err_info *info) {
+    if (!name_ok(name))
         return err_set(info, ERR_INVALID, "lora_name",
-                       "an adapter's name must be 1 to %d visible ASCII characters without '@'",
+                       "an adapter's name must be 1 to %d letters, digits, '.', '_', '-', ':' or "
+                       "'/', begin with a letter or digit, and have no part that is empty, '.' or "
+                       "'..'",
                        (int)ADP_NAME_MAX);
     for (size_t i = 0; i < r->cfg.n_base; i++)
         if (!strcmp(r->cfg.base[i], name))

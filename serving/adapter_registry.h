@@ -47,7 +47,8 @@ struct adp_config {
 enum err adp_create(const struct adp_config *cfg, struct adp_registry **out, struct err_info *info);
 void adp_destroy(struct adp_registry *r); // nobody holds a version any more; NULL is legal
 
-// Names are 1 to 128 visible ASCII characters without '@', and not one of the base's.
+// Names are 1 to 128 of letters, digits and "._-:/", begin with a letter or digit, have no empty, "." or
+// ".." part between slashes, and are not one of the base's.
 enum err adp_check_name(const struct adp_registry *r, const char *name, struct err_info *info);
 
 // Reads and checks the folder as a new version of `name`, which ends READY, or FAILED with the

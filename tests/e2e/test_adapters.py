@@ -15,6 +15,10 @@ ADAPTERS = os.path.join(ROOT, "tests/golden/adapters")
 INVALID = "invalid_request_error"
 
 
+NAMES = ("an adapter's name must be 1 to 128 letters, digits, '.', '_', '-', ':' or '/', begin with a letter or digit, "
+         "and have no part that is empty, '.' or '..'")
+
+
 def path(name):
     return os.path.join(ADAPTERS, name)
 
@@ -119,15 +123,56 @@ class Served(unittest.TestCase):
             ({"lora_name": "hf-f32", "lora_path": path("qv")},
              (400, error("`hf-f32` is the name of the base model; an adapter needs another", "lora_name"))),
             ({"lora_name": "x@1", "lora_path": path("qv")},
-             (400, error("an adapter's name must be 1 to 128 visible ASCII characters without '@'", "lora_name"))),
+             (400, error(NAMES, "lora_name"))),
+            ({"lora_name": "../x", "lora_path": path("qv")}, (400, error(NAMES, "lora_name"))),
+            ({"lora_name": "a//b", "lora_path": path("qv")}, (400, error(NAMES, "lora_name"))),
             ({"lora_name": "x", "lora_path": path("quantised")},
-             (400, error(f"tensor {tensor}: the shape is [4, 128], expected [4, 48]"))),
+             (400, error(f"tensor {tensor}: the shape is [4, 128], expected [4, 48]", "lora_path"))),
             ({"lora_name": "x", "lora_path": path("patterns")},
-             (400, error("adapter_config.json: rank_pattern: rank 17 is over the limit of 16"))),
+             (400, error("adapter_config.json: rank_pattern: rank 17 is over the limit of 16", "lora_path"))),
+            ({"lora_name": "x", "lora_path": os.path.dirname(path("qv"))},
+             (404, error("adapter_config.json is missing; a PEFT adapter is a folder with adapter_config.json and "
+                         "adapter_model.safetensors", "lora_path"))),
+
         ):
             with self.subTest(body=body):
                 self.assertEqual(self.load(**body), expected)
         self.assertEqual(sorted(m.id for m in self.client.models.list()), ["all", "hf-f32", "qv"])
+
+    def test_names_with_slashes(self):
+        """As hubs have them: in a body, in a path, in the SDK."""
+        name = "Org/some.Name-7B"
+        self.assertEqual(self.load(lora_name=name, lora_path=path("rslora"))[0], 200)
+        self.assertEqual(self.client.models.retrieve(name).id, name)
+        self.assertEqual(self.client.completions.create(model=name, prompt=[5], max_tokens=1).model, name)
+        admin = "/admin/v1/adapters/"
+        status, listed = self.server.json("GET", admin + name)
+        self.assertEqual((status, [v["name"] for v in listed["data"]]), (200, [name]))
+        self.assertEqual(self.server.json("GET", admin + name.replace("/", "%2F"))[1], listed)
+        version = listed["data"][0]["version"]
+        for action, body, expected in (("promote", {"version": version}, 200), ("rollback", {}, 400),
+                                       ("nothing", {}, 405), ("retire", {}, 200)):
+            status, body = self.server.json("POST", admin + name + "/" + action, body)
+            self.assertEqual(status, expected, (action, body))
+        self.assertEqual(self.server.json("GET", admin + "nothing/at/all")[0], 404)
+
+    def test_admin_errors_name_admin_fields(self):
+        for route, body, status, param in (
+            ("", {"name": "../x", "path": path("qv")}, 400, "name"),
+            ("", {"name": "x", "path": "/nothing"}, 404, "path"),
+            ("", {"name": "x", "path": path("quantised")}, 400, "path"),
+            ("", {"name": "x"}, 400, "path"),
+            ("", {"path": path("qv")}, 400, "name"),
+            ("/aliases", {"alias": "a b", "target": "qv"}, 400, "alias"),
+            ("/aliases", {"alias": "x", "target": "nothing"}, 404, "target"),
+            ("/aliases", {"alias": "nothing"}, 404, "alias"),
+            ("/qv/promote", {}, 400, "version"),
+            ("/qv/promote", {"version": 4711}, 404, "version"),
+            ("/qv/promote", {"version": 0}, 400, "version"),
+        ):
+            with self.subTest(route=route, body=body):
+                got, answer = self.server.json("POST", "/admin/v1/adapters" + route, body)
+                self.assertEqual((got, answer["error"]["param"]), (status, param), answer)
 
     def test_more_adapters_than_slots(self):
         names = ["all", "qv", "a", "b", "c"]

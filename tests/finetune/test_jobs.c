@@ -268,6 +268,17 @@ static void test_create(void **state) {
     assert_int_equal(strncmp(name, "ft:My-model-1-----00000", 23), 0);
     assert_true(strlen(name) <= 128);
     assert_memory_equal(name + strlen(name) - 12, id + 6, 12);
+    static const char *const bases[][2] = {{"org/Name-7B", "org/Name-7B"},
+                                           {"../../x", "-./-./x"},
+                                           {"/a//b", "-a/-b"},
+                                           {"a\"b\\c*", "a-b-c-"}};
+    for (size_t i = 0; i < sizeof bases / sizeof *bases; i++) {
+        char want[64];
+        snprintf(j.model, sizeof j.model, "%s", bases[i][0]);
+        snprintf(want, sizeof want, "ft:%s:graft::%.12s", bases[i][1], id + 6);
+        ft_job_model_name(&j, NULL, name, sizeof name);
+        assert_string_equal(name, want);
+    }
     ft_job_fini(&j);
     assert_event(w, id, "info:Created fine-tuning job: ");
     // A file that is not there, or another tenant's.

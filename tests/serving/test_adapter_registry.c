@@ -151,11 +151,19 @@ static void bad_names_are_refused(void **state) {
     char longest[ADP_NAME_MAX + 2];
     memset(longest, 'a', sizeof longest);
     longest[ADP_NAME_MAX + 1] = '\0';
-    const char *const bad[] = {"", "a b", "a@1", "a\n", "\xc3\xa4", "base", longest};
+    const char *const bad[] = {"",      "a b",  "a@1",  "a\n",    "\xc3\xa4", "base",
+                               longest, "../x", "a/..", "a/../b", "./a",      "a/./b",
+                               "..",    "/a",   "a/",   "a//b",   ".a",       "-a",
+                               ":a",    "a\\b", "a%2e", "a*b",    "a\"b"};
+    const char *const good[] = {"a",    "A.b-C_d", "org/Name-7B",  "ft:tiny:graft::0a1b",
+                                "1",    "a/b/c.d", "a..b",         "a/...",
+                                "a/.b", "9:x",     "ft:o/m:g:s:i", "a/-b"};
     struct adp_version *v;
     const struct adp_origin from = {.path = "tests/golden/adapters/qv"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         assert_int_equal(adp_load(x.r, bad[i], &from, &v, &x.info), ERR_INVALID);
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++)
+        assert_int_equal(adp_check_name(x.r, good[i], &x.info), ERR_OK);
     longest[ADP_NAME_MAX] = '\0';
     assert_int_equal(adp_check_name(x.r, longest, &x.info), ERR_OK);
     assert_int_equal(adp_next_number(x.r), 1);
