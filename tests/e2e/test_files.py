@@ -66,11 +66,102 @@ class Sdk(Folder):
             file=("a.jsonl", LINES), purpose="fine-tune", expires_after={"anchor": "created_at", "seconds": 3600}
         )
         self.assertEqual(f.expires_at, f.created_at + 3600)
-        with self.assertRaises(openai.BadRequestError) as caught:
+        f = self.client.files.create(
+            file=("a.jsonl", LINES), purpose="fine-tune", expires_after={"anchor": "created_at", "seconds": 2592000}
+        )
+        self.assertEqual(f.expires_at, f.created_at + 2592000)
+        for after, param in (
+            ({"anchor": "created_at", "seconds": 3599}, "seconds"),
+            ({"anchor": "created_at", "seconds": 2592001}, "seconds"),
+            ({"anchor": "created_at", "seconds": -3600}, "seconds"),
+            ({"anchor": "created_at", "seconds": "1e4"}, "seconds"),
+            ({"anchor": "last_active_at", "seconds": 3600}, "anchor"),
+            ({"anchor": "created_at"}, "seconds"),
+            ({"seconds": 3600}, "anchor"),
+        ):
+            with self.subTest(after=after), self.assertRaises(openai.BadRequestError) as caught:
+                self.client.files.create(file=("a.jsonl", LINES), purpose="fine-tune", expires_after=after)
+            self.assertEqual(caught.exception.param, "expires_after." + param)
+
+    def test_what_has_expired_is_not_there(self):
+        kept = self.client.files.create(file=("a.jsonl", LINES), purpose="fine-tune")
+        gone, used = (
             self.client.files.create(
-                file=("a.jsonl", LINES), purpose="fine-tune", expires_after={"anchor": "created_at", "seconds": 60}
+                file=("a.jsonl", LINES), purpose="fine-tune", expires_after={"anchor": "created_at", "seconds": 3600}
             )
-        self.assertEqual(caught.exception.param, "expires_after.seconds")
+            for _ in range(2)
+        )
+        model = self.client.models.list().data[0].id
+        job = self.client.fine_tuning.jobs.create(model=model, training_file=used.id)
+        self.client.fine_tuning.jobs.pause(job.id)  # it will want its file
+        self.server.stop()
+        db = sqlite3.connect(os.path.join(self.folder, "graft.db"))
+        db.execute("UPDATE files SET expires_at = 1000 WHERE expires_at IS NOT NULL")
+        db.commit()
+        db.close()
+        self.server = self.start()
+        self.addCleanup(self.server.stop)
+        self.client = openai.OpenAI(base_url=self.server.url + "/v1", api_key="x", max_retries=0)
+        self.addCleanup(self.client.close)
+        files = self.client.files
+        self.assertEqual([f.id for f in files.list()], [kept.id])
+        for ask in (files.retrieve, files.content, files.delete, files.wait_for_processing):
+            for f in (gone, used):
+                with self.assertRaises(openai.NotFoundError):
+                    ask(f.id)
+        with self.assertRaises(openai.BadRequestError) as caught:
+            self.client.fine_tuning.jobs.create(model=model, training_file=gone.id)
+        self.assertEqual(caught.exception.param, "training_file")
+        # The content goes, but for what a job still needs.
+        end = time.monotonic() + 30
+        while gone.id in os.listdir(os.path.join(self.folder, "files")):
+            self.assertLess(time.monotonic(), end)
+            time.sleep(0.05)
+        self.assertIn(used.id, os.listdir(os.path.join(self.folder, "files")))
+
+    def test_filenames(self):
+        """Whatever a client calls its file: the last part of a path, and text."""
+        for sent, kept in (
+            ("dir/x.jsonl", "x.jsonl"),
+            ("../../etc/x.jsonl", "x.jsonl"),
+            ("C:\\data\\x.jsonl", "x.jsonl"),
+            ('a"b.jsonl', "a%22b.jsonl"),  # as the SDK sends it
+            ("a\nb.jsonl", "a%0Ab.jsonl"),
+            ("\U0001f600 \u202e\u00e9.jsonl", "\U0001f600 \u202e\u00e9.jsonl"),
+            ("a'; DROP TABLE files;--.JSONL", "a'; DROP TABLE files;--.JSONL"),
+            ("%2e%2e%2fx.jsonl", "%2e%2e%2fx.jsonl"),
+            ("x" * 249 + ".jsonl", "x" * 249 + ".jsonl"),
+        ):
+            with self.subTest(sent=sent):
+                f = self.client.files.create(file=(sent, LINES), purpose="fine-tune")
+                self.assertEqual(f.filename, kept)
+                self.assertEqual(self.client.files.retrieve(f.id).filename, kept)
+                self.assertEqual(self.client.files.content(f.id).read(), LINES)
+        for sent in ("x" * 250 + ".jsonl", "x/", "jsonl", "x.jsonl.gz"):
+            with self.subTest(sent=sent), self.assertRaises(openai.BadRequestError) as caught:
+                self.client.files.create(file=(sent, LINES), purpose="fine-tune")
+            self.assertEqual(caught.exception.param, "file")
+
+    def test_queries(self):
+        f = self.client.files.create(file=("a.jsonl", LINES), purpose="fine-tune")
+        for query, status, found in (
+            ("limit=10000", 200, 1), ("limit=10001", 400, "limit"), ("limit=0", 400, "limit"), ("limit=x", 400, "limit"),
+            ("limit=1&limit=1", 400, "limit"), ("order=asc", 200, 1), ("order=up", 400, "order"),
+            ("purpose=fine-tune", 200, 1), ("purpose=fine-tune-results", 200, 0), ("after=file-none", 404, "after"),
+            ("after=" + f.id, 200, 0), ("unknown=1", 200, 1), ("limit=%zz", 400, None), ("after=%00", 400, None),
+        ):
+            with self.subTest(query=query):
+                got, answer = self.server.json("GET", "/v1/files?" + query)
+                self.assertEqual(got, status, answer)
+                if status == 200:
+                    self.assertEqual(len(answer["data"]), found)
+                    ids = [x["id"] for x in answer["data"]] or [None]
+                    self.assertEqual((answer["first_id"], answer["last_id"]), (ids[0], ids[-1]))
+                else:
+                    self.assertEqual(answer["error"]["param"], found)
+        status, headers, data = self.server.request(
+            "GET", f"/v1/files/{f.id}/content", headers={"Accept": "application/binary"})
+        self.assertEqual((status, headers["content-type"], data), (200, "application/octet-stream", LINES))
 
     def test_pages(self):
         ids = [self.client.files.create(file=("a.jsonl", b"%d" % i), purpose="fine-tune").id for i in range(7)]

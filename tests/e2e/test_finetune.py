@@ -7,6 +7,8 @@ import signal
 import time
 import unittest
 
+import openai
+
 import manifests
 import test_jobs
 from server import TINY
@@ -76,6 +78,13 @@ class FineTune(test_jobs.Folder):
         ckpts = self.jobs.checkpoints.list(job.id).data
         self.assertEqual(ckpts[0].step_number, 24)
         self.assertEqual(ckpts[0].fine_tuned_model_checkpoint, name + ":ckpt-step-24")
+        self.pages_of_checkpoints(job.id, ckpts)
+        with self.assertRaises(openai.BadRequestError):
+            self.jobs.cancel(job.id)
+        times = self.server.json("GET", f"/admin/v1/jobs/{job.id}")[1]["times"]
+        order = ["accepted", "queued", "assigned", "prepared", "first_step", "last_checkpoint", "finished"]
+        self.assertEqual([times[k] for k in order], sorted(times[k] for k in order))
+        self.assertEqual(set(times), set(order))
         csv = self.client.files.content(job.result_files[0]).text.splitlines()
         self.assertTrue(csv[0].startswith("step,train_loss,train_accuracy,valid_loss,valid_mean_token_accuracy"))
         self.assertEqual(len(csv), 25)
@@ -84,6 +93,26 @@ class FineTune(test_jobs.Folder):
         self.server.stop()
         self.begin()
         self.assertEqual(self.ask(name), after)
+
+    def pages_of_checkpoints(self, job, newest):
+        steps = [c.step_number for c in self.jobs.checkpoints.list(job, limit=3)]  # the SDK follows the pages
+        self.assertEqual(steps, sorted(steps, reverse=True))
+        self.assertGreater(len(steps), 3)
+        at = f"/v1/fine_tuning/jobs/{job}/checkpoints"
+        page = self.server.json("GET", at + "?limit=3")[1]
+        ids = [c["id"] for c in page["data"]]
+        self.assertEqual((page["first_id"], page["last_id"], page["has_more"]), (ids[0], ids[-1], True))
+        self.assertEqual(ids, [c.id for c in newest[:3]])
+        keys = {"step", "train_loss", "train_mean_token_accuracy"}
+        for c in newest:
+            self.assertEqual(c.fine_tuning_job_id, job)
+            self.assertLessEqual(keys, set(c.metrics.to_dict()))
+        self.assertIsNotNone(newest[0].metrics.full_valid_loss)
+        last = self.server.json("GET", f"{at}?after={ids[-1]}&limit=100")[1]
+        self.assertEqual([c["step_number"] for c in last["data"]], steps[3:])
+        self.assertFalse(last["has_more"])
+        for query, status in (("limit=0", 400), ("limit=101", 400), ("after=ftckpt_none", 404)):
+            self.assertEqual(self.server.json("GET", f"{at}?{query}")[0], status, query)
 
     def manifests(self, job):
         folder = os.path.join(self.folder, "jobs", job)
