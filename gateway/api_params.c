@@ -40,12 +40,13 @@ static enum err read_sampling(const struct app *app, const json_t *body, struct 
     int64_t top_k, seed;
     double d_temp = c->gen_temperature >= 0 ? (double)c->gen_temperature : 1;
     double d_top_p = c->gen_top_p >= 0 ? (double)c->gen_top_p : 1;
+    double d_min_p = c->gen_min_p >= 0 ? (double)c->gen_min_p : 0;
     double d_rep = c->gen_repetition_penalty > 0 ? (double)c->gen_repetition_penalty : 1;
     int64_t d_top_k = c->gen_top_k >= 0 ? c->gen_top_k : 0;
     enum err rc;
     if ((rc = api_json_num(body, "temperature", 0, 2, d_temp, &temperature, info)) ||
         (rc = api_json_num(body, "top_p", 0, 1, d_top_p, &top_p, info)) ||
-        (rc = api_json_num(body, "min_p", 0, 1, 0, &min_p, info)) ||
+        (rc = api_json_num(body, "min_p", 0, 1, d_min_p, &min_p, info)) ||
         (rc = api_json_num(body, "presence_penalty", -2, 2, 0, &presence, info)) ||
         (rc = api_json_num(body, "frequency_penalty", -2, 2, 0, &frequency, info)) ||
         (rc = api_json_num(body, "repetition_penalty", 0.01, 100, d_rep, &repetition, info)) ||

@@ -99,7 +99,7 @@ static enum err open_template(struct model_host *h, const struct serve_options *
 }
 
 static void neutral_sampling(struct mdl_config *c) {
-    c->gen_temperature = c->gen_top_p = c->gen_repetition_penalty = -1;
+    c->gen_temperature = c->gen_top_p = c->gen_min_p = c->gen_repetition_penalty = -1;
     c->gen_top_k = -1;
 }
 

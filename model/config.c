@@ -83,6 +83,8 @@ static enum err check_sampling(const struct mdl_config *c, struct err_info *info
         e = check_float("temperature", c->gen_temperature, 0, 100, info);
     if (!e && (c->gen_top_p >= 0 || isnan(c->gen_top_p)))
         e = check_float("top_p", c->gen_top_p, 1e-9, 1, info);
+    if (!e && (c->gen_min_p >= 0 || isnan(c->gen_min_p)))
+        e = check_float("min_p", c->gen_min_p, 0, 1, info);
     if (!e && (c->gen_repetition_penalty >= 0 || isnan(c->gen_repetition_penalty)))
         e = check_float("repetition_penalty", c->gen_repetition_penalty, 1e-3, 1e3, info);
     return e;

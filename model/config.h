@@ -45,7 +45,7 @@ struct mdl_config {
     int32_t n_eos; // 0: the model's files name none; the tokenizer may still know one
 
     // generation_config.json: sampling defaults; < 0: not given
-    float gen_temperature, gen_top_p, gen_repetition_penalty;
+    float gen_temperature, gen_top_p, gen_min_p, gen_repetition_penalty;
     int32_t gen_top_k;
 };
 

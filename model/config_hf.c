@@ -214,6 +214,7 @@ static void read_generation(struct reader *r, struct mdl_config *c) {
     read_eos(r, c);
     read_float(r, "temperature", &c->gen_temperature);
     read_float(r, "top_p", &c->gen_top_p);
+    read_float(r, "min_p", &c->gen_min_p);
     read_float(r, "repetition_penalty", &c->gen_repetition_penalty);
     read_int(r, "top_k", &c->gen_top_k);
 }
@@ -236,6 +237,7 @@ enum err mdl_config_from_hf(const char *json, size_t len, const char *gen_json, 
     struct mdl_config c = {.bos = -1,
                            .gen_temperature = -1,
                            .gen_top_p = -1,
+                           .gen_min_p = -1,
                            .gen_repetition_penalty = -1,
                            .gen_top_k = -1};
     enum err e = ERR_OK;

@@ -234,6 +234,7 @@ static enum err read_config(const struct gguf *g, struct mdl_config *c, struct e
                              .bos = -1,
                              .gen_temperature = -1,
                              .gen_top_p = -1,
+                             .gen_min_p = -1,
                              .gen_repetition_penalty = -1,
                              .gen_top_k = -1};
     enum err e = check_usual(g, info);

@@ -24,6 +24,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static const struct mdl_config config = {.vocab = 288,
                                              .gen_temperature = -1,
                                              .gen_top_p = -1,
+                                             .gen_min_p = -1,
                                              .gen_repetition_penalty = -1,
                                              .gen_top_k = -1};
     const struct app app = {.config = &config, .max_model_len = 256};

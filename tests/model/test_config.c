@@ -62,7 +62,7 @@ static void test_defaults(void **state) {
     assert_int_equal(c.bos, -1);
     assert_int_equal(c.n_eos, 0);
     assert_true(c.gen_temperature < 0 && c.gen_top_p < 0 && c.gen_repetition_penalty < 0);
-    assert_true(c.gen_top_k < 0);
+    assert_true(c.gen_top_k < 0 && c.gen_min_p < 0);
 }
 
 static void test_fields(void **state) {
@@ -86,13 +86,14 @@ static void test_fields(void **state) {
     // generation_config.json comes first, field by field
     read_ok(CONFIG("\"bos_token_id\":1,\"eos_token_id\":2,"),
             "{\"eos_token_id\":[5,6,7],\"temperature\":0.6,\"top_p\":0.9,\"top_k\":null,"
-            "\"repetition_penalty\":1.1,\"do_sample\":true}",
+            "\"repetition_penalty\":1.1,\"do_sample\":true,\"min_p\":0.25}",
             &c);
     assert_int_equal(c.bos, 1);
     assert_int_equal(c.n_eos, 3);
     assert_int_equal(c.eos[2], 7);
     assert_close((double)c.gen_temperature, 0.6);
     assert_close((double)c.gen_top_p, 0.9);
+    assert_close((double)c.gen_min_p, 0.25);
     assert_close((double)c.gen_repetition_penalty, 1.1);
     assert_int_equal(c.gen_top_k, -1);
     read_ok(CONFIG("\"eos_token_id\":2,"), "{\"top_k\":0,\"temperature\":0}", &c);
