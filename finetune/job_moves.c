@@ -217,3 +217,21 @@ enum err ft_job_add_result(struct ft_home *h, const char *id, const char *file,
                    DB_ARGS(db_i(seq), db_t(file)));
     return db_end(h->db, e, info);
 }
+
+enum err ft_job_publish(struct ft_home *h, const char *id, uint64_t version, bool *moved,
+                        struct err_info *info) {
+    int64_t seq;
+    enum ft_job_state state;
+    *moved = false;
+    enum err e = db_begin(h->db, info);
+    if (e)
+        return e;
+    e = ft__job_seq(h, anyone, id, &seq, &state, info);
+    bool may = !e && (!version || state == FT_JOB_PUBLISHING);
+    if (may)
+        e = db_run(h->db, NULL, info, "UPDATE jobs SET version = ?2 WHERE seq = ?1",
+                   DB_ARGS(db_i(seq), version ? db_i((int64_t)version) : db_t(NULL)));
+    e = db_end(h->db, e, info);
+    *moved = may && !e;
+    return e;
+}

@@ -102,6 +102,7 @@ enum err ft__job_read(struct db_rows *q, struct ft_job *j, struct err_info *info
     copy(j->error_code, sizeof j->error_code, db_text(q, c++));
     copy(j->error_message, sizeof j->error_message, db_text(q, c++));
     copy(j->error_param, sizeof j->error_param, db_text(q, c++));
+    j->version = (uint64_t)db_int(q, c++);
     j->ahead = db_int(q, c++);
     copy(j->at_work, sizeof j->at_work, db_text(q, c++));
     if (!j->request || !j->hyper || q->rc)
@@ -380,7 +381,10 @@ static enum err act(struct ft_home *h, struct ft_job_owner owner, const char *id
     if (e)
         return e;
     struct ft_job_move m = {.to = target(action, out), .level = "info", .message = a->message};
-    if (!(a->from & 1u << out->state))
+    if (out->version && action != FT_JOB_RESUME && !ft_job_state_final(out->state))
+        e = err_set(info, ERR_INVALID, NULL, "%s is being published and cannot be %s any more",
+                    out->id, a->verb);
+    else if (!(a->from & 1u << out->state))
         e = err_set(info, ERR_INVALID, NULL, "%s is %s and cannot be %s", out->id,
                     ft_job_state_text(out->state), a->verb);
     if (!e)

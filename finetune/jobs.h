@@ -6,7 +6,7 @@
 //   validating_files -> queued -> running -> evaluating -> publishing -> succeeded
 //   validating_files .. evaluating -> paused -> validating_files, queued
 //   running .. publishing -> queued             preempted, restarted, tried again
-//   any of them -> failed, cancelled
+//   any of them -> failed, cancelled (not cancelled once ft_job_publish has named a version)
 //
 // Each job belongs to a tenant; another's is not found. Any thread; calls block on the disk. Errors
 // beside those named: ERR_NOMEM, ERR_IO, ERR_DISK_FULL, ERR_AGAIN.
@@ -53,6 +53,7 @@ struct ft_job {
     int64_t seed, priority, attempts;
     int64_t trained_tokens; // -1: not known
     int64_t step, steps;    // of steps; 0: not known
+    uint64_t version;       // of the adapter that it publishes (ft_job_publish); 0: not so far
     // Unix seconds; 0: not yet
     int64_t created_at, queued_at, started_at, prepared_at, first_step_at, checkpoint_at,
         finished_at, estimated_finish;
@@ -146,6 +147,12 @@ enum err ft_job_record(struct ft_home *h, const char *id, const struct ft_job_re
 // Adds a result file (it must be there; see also ft_upload_commit_result).
 enum err ft_job_add_result(struct ft_home *h, const char *id, const char *file,
                            struct err_info *info);
+// The point of no return: from here on the adapter version is the job's model, and nobody can cancel or pause
+// the job. Written before the version is promoted, so that a process that dies in between finds out which
+// one it was. *moved false: the job is not in state publishing (a client was faster), and nothing was done.
+// version 0: it was not published after all.
+enum err ft_job_publish(struct ft_home *h, const char *id, uint64_t version, bool *moved,
+                        struct err_info *info);
 // "ft:base:graft:suffix:id", which adapters may be called, whatever the base's name: what it has beside
 // letters, digits and "._-/" becomes '-'.
 void ft_job_model_name(const struct ft_job *j, const char *suffix, char *out, size_t cap);

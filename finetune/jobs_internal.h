@@ -9,7 +9,7 @@
     "seq, id, tenant, state, reason, request, hyper, model, training_file, validation_file, dpo, " \
     "seed, priority, attempts, fine_tuned_model, trained_tokens, step, steps, created_at, "        \
     "queued_at, started_at, prepared_at, first_step_at, checkpoint_at, finished_at, "              \
-    "estimated_finish, error_code, error_message, error_param, "                                   \
+    "estimated_finish, error_code, error_message, error_param, version, "                          \
     "CASE WHEN state = 'queued' THEN (SELECT count(*) FROM jobs w WHERE w.state = 'queued' AND"    \
     " (w.priority < jobs.priority OR (w.priority = jobs.priority AND w.seq < jobs.seq))) ELSE -1"  \
     " END, (SELECT r.id FROM jobs r WHERE r.state IN ('running', 'evaluating', 'publishing')"      \

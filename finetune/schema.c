@@ -79,8 +79,12 @@ static const char jobs[] = "CREATE TABLE jobs ("
                            "  metrics TEXT NOT NULL,"
                            "  UNIQUE (job, step));";
 
+// The number of the adapter version that the job publishes.
+static const char job_version[] = "ALTER TABLE jobs ADD COLUMN version INTEGER;";
+
 const struct db_migration ft_schema[] = {
     {"files", files},
     {"jobs", jobs},
+    {"job_version", job_version},
 };
 const size_t ft_schema_len = sizeof ft_schema / sizeof *ft_schema;

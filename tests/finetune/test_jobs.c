@@ -680,6 +680,48 @@ static void test_result(void **state) {
     assert_int_equal(faccessat(w->home.files, u.id, F_OK, 0), -1);
 }
 
+// Until the version is named the client is heard; from then on it is not, also after a restart.
+static void test_publish(void **state) {
+    struct world *w = *state;
+    char id[FT_ID_MAX], other[FT_ID_MAX];
+    struct ft_job j;
+    struct err_info info = {0};
+    const struct ft_job_owner me = mine;
+    bool moved;
+    const struct ft_job_move run = {.from = 1u << FT_JOB_VALIDATING,
+                                    .to = FT_JOB_PUBLISHING,
+                                    .level = "info",
+                                    .message = "publishing"};
+    create(w, "", id);
+    ok(ft_job_publish(&w->home, id, 7, &moved, &info), &info);
+    assert_false(moved); // it is being validated
+    ok(ft_job_move(&w->home, id, &run, &moved, &info), &info);
+    ok(ft_job_publish(&w->home, id, 7, &moved, &info), &info);
+    assert_true(moved);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(ft_job_act(&w->home, me, id, FT_JOB_CANCEL, &j, &info), ERR_INVALID);
+        assert_non_null(strstr(info.message, "is being published and cannot be cancelled"));
+        assert_int_equal(ft_job_act(&w->home, me, id, FT_JOB_PAUSE, &j, &info), ERR_INVALID);
+        ft_home_close(&w->home);
+        open_home(w);
+        int64_t n;
+        ok(ft_jobs_recover(&w->home, &n, &info), &info);
+        assert_int_equal(n, i == 0);
+        ok(ft_job_get(&w->home, me, id, &j, &info), &info);
+        assert_true(j.version == 7 && j.state == FT_JOB_QUEUED);
+        ft_job_fini(&j);
+    }
+    ok(ft_job_publish(&w->home, id, 0, &moved, &info), &info); // it came to nothing
+    ok(ft_job_act(&w->home, me, id, FT_JOB_CANCEL, &j, &info), &info);
+    ft_job_fini(&j);
+    create(w, "", other);
+    ok(ft_job_move(&w->home, other, &run, &moved, &info), &info);
+    ok(ft_job_act(&w->home, me, other, FT_JOB_CANCEL, &j, &info), &info);
+    ft_job_fini(&j);
+    ok(ft_job_publish(&w->home, other, 8, &moved, &info), &info);
+    assert_false(moved);
+}
+
 static void none(void *arg, const struct ft_job *j) {
     (void)arg;
     assert_non_null(j->request);
@@ -731,6 +773,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_progress, setup, teardown),
         cmocka_unit_test_setup_teardown(test_record, setup, teardown),
         cmocka_unit_test_setup_teardown(test_result, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_publish, setup, teardown),
         cmocka_unit_test_setup_teardown(test_without_memory, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
