@@ -6,7 +6,14 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { NAME_MAX_BYTES = 200, PROMPTS_MAX = 64, PROMPT_MAX = 8192 };
+enum {
+    NAME_MAX_BYTES = 200,
+    GATES_MAX = 64,   // of required, and of forbidden
+    SAMPLES_MAX = 16, // of sample_prompts
+    OUTPUTS_MAX = 16,
+    MESSAGES_MAX = 64,
+    PROMPT_MAX = 8192, // characters
+};
 
 static const char *const targets[FT_JOB_TARGETS] = {"q_proj",    "k_proj",  "v_proj",   "o_proj",
                                                     "gate_proj", "up_proj", "down_proj"};
@@ -238,35 +245,66 @@ static enum err read_lora(const struct at *a, struct ft_job_spec *s) {
     return e ? e : read_targets(a, s);
 }
 
-static enum err read_prompts(const struct at *a, const char *key, bool outputs) {
+// {"prompt": text} or {"messages": [...]}; what a message may be is looked at where it is rendered.
+static enum err read_asked(const struct at *a) {
+    const char *text;
+    const json_t *messages = field(a, "messages");
+    if ((field(a, "prompt") != NULL) == (messages != NULL))
+        return bad(a, "prompt", "or messages is required, one of the two");
+    if (!messages)
+        return get_str(a, "prompt", PROMPT_MAX, &text);
+    bool ok = json_is_array(messages) && json_array_size(messages) >= 1 &&
+              json_array_size(messages) <= MESSAGES_MAX;
+    for (size_t i = 0; ok && i < json_array_size(messages); i++)
+        ok = json_is_string(json_object_get(json_array_get(messages, i), "role"));
+    return ok ? ERR_OK : bad(a, "messages", "must be a list of 1 to 64 messages, each with a role");
+}
+
+static bool is_text(const json_t *v) {
+    size_t n = json_string_length(v);
+    return json_is_string(v) && n && n <= PROMPT_MAX && strlen(json_string_value(v)) == n;
+}
+
+// One text, or several.
+static enum err read_outputs(const struct at *a) {
+    const json_t *v = field(a, "output");
+    bool ok = v && json_array_size(v) <= OUTPUTS_MAX;
+    if (ok && json_is_array(v)) {
+        ok = json_array_size(v) > 0;
+        for (size_t i = 0; ok && i < json_array_size(v); i++)
+            ok = is_text(json_array_get(v, i));
+    } else if (ok) {
+        ok = is_text(v);
+    }
+    return ok ? ERR_OK
+              : bad(a, "output", "must be a text of 1 to 8192 bytes, or a list of 1 to 16 of them");
+}
+
+static enum err read_prompts(const struct at *a, const char *key, size_t most, bool outputs) {
     const json_t *v = field(a, key);
+    char what[64];
     if (!v)
         return ERR_OK;
-    if (!json_is_array(v) || json_array_size(v) > PROMPTS_MAX)
-        return bad(a, key, "must be a list of at most 64 entries");
+    snprintf(what, sizeof what, "must be a list of at most %zu entries", most);
+    if (!json_is_array(v) || json_array_size(v) > most)
+        return bad(a, key, what);
     for (size_t i = 0; i < json_array_size(v); i++) {
         char path[64];
         const json_t *item = json_array_get(v, i);
-        const char *text;
         snprintf(path, sizeof path, "%s.%s[%zu]", a->path, key, i);
-        if (!outputs) {
-            if (!json_is_string(item) || json_string_length(item) > PROMPT_MAX)
-                return err_set(a->info, ERR_INVALID, path, "%s must be a text of at most %d bytes",
-                               path, PROMPT_MAX);
-            continue;
-        }
         const struct at b = {item, path, a->info};
+        if (!outputs && is_text(item))
+            continue;
         if (!json_is_object(item))
-            return err_set(a->info, ERR_INVALID, path, "%s must be an object", path);
-        enum err e = only(&b, "prompt output");
+            return err_set(a->info, ERR_INVALID, path,
+                           outputs ? "%s must be an object with prompt or messages, and output"
+                                   : "%s must be a text, or an object with prompt or messages",
+                           path);
+        enum err e = only(&b, outputs ? "prompt messages output" : "prompt messages");
         if (!e)
-            e = get_str(&b, "prompt", PROMPT_MAX, &text);
-        if (!e && !text)
-            e = bad(&b, "prompt", "is required");
-        if (!e)
-            e = get_str(&b, "output", PROMPT_MAX, &text);
-        if (!e && !text)
-            e = bad(&b, "output", "is required");
+            e = read_asked(&b);
+        if (!e && outputs)
+            e = read_outputs(&b);
         if (e)
             return e;
     }
@@ -276,11 +314,13 @@ static enum err read_prompts(const struct at *a, const char *key, bool outputs) 
 static enum err read_evaluation(const struct at *graft, struct ft_job_spec *s) {
     double x;
     int64_t n;
+    const char *on_failure = "fail";
     enum err e = get_object(graft, "evaluation", &s->evaluation);
     if (e || !s->evaluation)
         return e;
     const struct at a = {s->evaluation, "graft.evaluation", graft->info};
-    e = only(&a, "max_valid_loss min_improvement eval_samples required forbidden sample_prompts");
+    e = only(&a, "max_valid_loss min_improvement eval_samples required forbidden sample_prompts "
+                 "max_tokens on_failure");
     if (!e)
         e = get_num(&a, "max_valid_loss", 0, false, 1e9, &x);
     if (!e)
@@ -288,10 +328,15 @@ static enum err read_evaluation(const struct at *graft, struct ft_job_spec *s) {
     if (!e)
         e = get_int(&a, "eval_samples", 0, 1 << 30, &n);
     if (!e)
-        e = read_prompts(&a, "required", true);
+        e = get_int(&a, "max_tokens", 1, 1024, &s->answer_tokens);
     if (!e)
-        e = read_prompts(&a, "forbidden", true);
-    return e ? e : read_prompts(&a, "sample_prompts", false);
+        e = get_choice(&a, "on_failure", "fail|keep", &on_failure);
+    s->keep_unreleased = !e && !strcmp(on_failure, "keep");
+    if (!e)
+        e = read_prompts(&a, "required", GATES_MAX, true);
+    if (!e)
+        e = read_prompts(&a, "forbidden", GATES_MAX, true);
+    return e ? e : read_prompts(&a, "sample_prompts", SAMPLES_MAX, false);
 }
 
 static enum err read_graft(const struct at *body, struct ft_job_spec *s) {
@@ -416,6 +461,7 @@ enum err ft_job_spec_read(const json_t *body, struct ft_job_spec *s, struct err_
         .lr_scheduler = "cosine",
         .truncation = "error",
         .packing = true,
+        .answer_tokens = 128,
     };
     enum err e = get_str(&a, "model", NAME_MAX_BYTES, &s->model);
     if (!e && !s->model)

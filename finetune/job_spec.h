@@ -40,11 +40,14 @@ struct ft_job_spec {
     int64_t priority; // lower runs first
     const char *retention_class;
     const json_t *evaluation; // NULL; see ft_job_spec_read
+    int64_t answer_tokens;    // of an answer to one of its prompts
+    bool keep_unreleased;     // what does not pass the gates is loaded, not promoted; else it fails
 };
 
 // ERR_INVALID with the field; ERR_UNSUPPORTED for what is known and not supported. `evaluation` is
-// {max_valid_loss, min_improvement, eval_samples, required: [{prompt, output}], forbidden: [...],
-// sample_prompts: [...]}, all optional.
+// {max_valid_loss, min_improvement, eval_samples, required: [{prompt | messages, output}], forbidden: [the
+// same], sample_prompts: [text | {prompt | messages}], max_tokens, on_failure: "fail" | "keep"}, all
+// optional; output is a text or a list of texts.
 enum err ft_job_spec_read(const json_t *body, struct ft_job_spec *out, struct err_info *info);
 // The known fields of a body that was read, with `seed` in it, on one line (mem_free it). ERR_TOO_LARGE:
 // more than FT_REQUEST_MAX bytes.

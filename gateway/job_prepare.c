@@ -156,6 +156,7 @@ enum err job__prepare(struct job_runner *r, const struct ft_job *job, struct err
     memcpy(run->id, job->id, sizeof run->id);
     run->tenant = job->tenant;
     run->told_step = job->step;
+    run->attempts = job->attempts;
     run->request = json_loads(job->request, 0, NULL);
     if (!run->request)
         return err_set(info, ERR_NOMEM, NULL, "out of memory");
@@ -168,5 +169,9 @@ enum err job__prepare(struct job_runner *r, const struct ft_job *job, struct err
     e = open_model(r, info);
     if (!e)
         e = open_files(r, job, info);
-    return e ? e : job__choose_probe(r, job, info);
+    if (!e)
+        e = job__find_published(r, job, info);
+    if (!e)
+        e = job__choose_probe(r, job, info);
+    return e ? e : job__read_prompts(r, info);
 }

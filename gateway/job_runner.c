@@ -29,28 +29,26 @@ static void choose_saves(struct train_job *t) {
 
 static enum err train(struct job_runner *r, struct err_info *info) {
     struct train_job *t = &r->run->train;
+    if (r->run->version) // by a process that died then
+        return job__finish(r, info);
     enum err e = train_job_open_run(t, info);
     if (!e)
         e = job__tell_resolved(r, info);
+    if (!e)
+        e = job__samples_before(r, info);
     if (e)
         return e;
     choose_saves(t);
     if ((e = train_job_run(t, info)))
         return e;
     job__enter(r, FT_JOB_EVALUATING, "Training has ended, evaluating the result");
-    if ((e = train_job_finish(t, info)) || (e = job__check_gates(r, info)) ||
+    if ((e = train_job_finish(t, info)) || (e = job__check_losses(r, info)) ||
         (e = job__score_probe(r, info)))
         return e;
     train_job_end_exec(t);
     job__enter(r, FT_JOB_PUBLISHING, "Publishing the fine-tuned model");
-    if (atomic_load(&r->discard))
-        return err_set(info, ERR_CANCELLED, NULL, "the job was cancelled");
-    if ((e = job__publish(r, info)))
-        return e;
-    char message[480];
-    snprintf(message, sizeof message, "New fine-tuned model created: %s", r->run->name);
-    job__tell(r, "info", "message", message, NULL);
-    return job__store_result(r, info);
+    e = job__publish(r, info);
+    return e ? e : job__finish(r, info);
 }
 
 static const char *code_of(enum err e) {
@@ -87,7 +85,7 @@ static void *run_job(void *arg) {
         if (r->run->code) // else it is a field of what failed below, not of the job
             snprintf(end.error_param, sizeof end.error_param, "%s", info.param);
     } else {
-        snprintf(end.fine_tuned_model, sizeof end.fine_tuned_model, "%s", r->run->name);
+        job__served_name(r->run, end.fine_tuned_model, sizeof end.fine_tuned_model);
     }
     ft_control_ended(*r->control, &end);
     return NULL;
@@ -101,6 +99,9 @@ static void drop_run(struct job_runner *r) {
     json_decref(r->run->request);
     ft_probe_fini(&r->run->trained);
     ft_probe_fini(&r->run->served);
+    job_prompts_fini(&r->run->required);
+    job_prompts_fini(&r->run->forbidden);
+    job__samples_fini(r->run);
     mem_free(r->run);
     r->run = NULL;
 }

@@ -4,6 +4,7 @@
 //
 //   jobs/<id>/checkpoints/   what a job that was stopped, or whose process died, goes on from
 //   jobs/<id>/metrics.csv    becomes the job's result file
+//   jobs/<id>/samples.json   sample prompts and answers, where the job has any
 //   jobs/<id>/adapter/       the finished adapter, published from here
 //
 // Threads: start, stop and ready are the control thread's. To be stopped before the adapters' thread and
@@ -11,9 +12,12 @@
 #pragma once
 #include "finetune/job_validate.h"
 #include "finetune/probe.h"
+#include "gateway/job_answers.h"
 #include "gateway/model_host.h"
 #include "gateway/train_job.h"
 #include "gateway/train_place.h"
+
+enum { JOB_SAMPLES_MAX = 16 };
 
 struct job_run { // the job in hand
     struct train_job train;
@@ -25,6 +29,11 @@ struct job_run { // the job in hand
     struct ft_probe trained, served; // the probe set, by the trainer and as serving reads it
     char probe_file[FT_ID_MAX];      // whose first lines it has
     char digest[65];                 // of the finished adapter
+    struct job_prompts required, forbidden, samples;
+    char *before[JOB_SAMPLES_MAX]; // the base's answers to the samples; owned
+    char unreleased[400];          // why the version is not promoted, but kept; or empty
+    uint64_t version;              // of the adapter, once the job's row names it
+    int64_t attempts;              // before this one
     uint64_t tenant;
     int64_t told_step; // steps up to here have their event
     char path[600];

@@ -5,6 +5,7 @@
 //   job_prepare.c   what the job asks for: options, files, model (control thread)
 //   job_events.c    what is told of it: events, progress, checkpoints
 //   job_gates.c     release gates
+//   job_samples.c   sample prompts, before and after
 //   job_verify.c    whether serving computes what the trainer does
 //   job_publish.c   the adapter into service, the result file
 #pragma once
@@ -30,8 +31,19 @@ enum err job__on_saved(void *arg, const struct ft_state *s, struct err_info *inf
 
 // job_gates.c. Control thread: whether the gates can be looked at at all.
 enum err job__know_gates(const struct ft_job_spec *s, struct err_info *info);
-// ERR_INVALID, and the run's code: the model is not released.
-enum err job__check_gates(struct job_runner *r, struct err_info *info);
+// Control thread: the prompts of gates and samples, rendered.
+enum err job__read_prompts(struct job_runner *r, struct err_info *info);
+// ERR_INVALID, and the run's code: the model is not released. Where such a model is to be kept, ERR_OK, and
+// run->unreleased says why.
+enum err job__check_losses(struct job_runner *r, struct err_info *info);
+enum err job__check_outputs(struct job_runner *r, struct eng *engine, struct adp_version *v,
+                            struct err_info *info);
+
+// job_samples.c. Nothing for a job without samples.
+enum err job__samples_before(struct job_runner *r, struct err_info *info);
+enum err job__samples_after(struct job_runner *r, struct eng *engine, struct adp_version *v,
+                            struct err_info *info);
+void job__samples_fini(struct job_run *run);
 
 // job_verify.c. The probe set: at the beginning (control thread), and what the trainer finds at the end.
 enum err job__choose_probe(struct job_runner *r, const struct ft_job *job, struct err_info *info);
@@ -41,6 +53,10 @@ enum err job__verify(void *arg, struct eng *engine, struct adp_version *v, struc
 // Returns e; if it means that the adapter is not what was trained, with code and text of that.
 enum err job__unverified(struct job_run *run, enum err e, struct err_info *info);
 
-// job_publish.c
+// job_publish.c. Control thread: whether an earlier process has published the job's model (run->version).
+enum err job__find_published(struct job_runner *r, const struct ft_job *job, struct err_info *info);
 enum err job__publish(struct job_runner *r, struct err_info *info);
-enum err job__store_result(struct job_runner *r, struct err_info *info);
+// The end of a job whose version lasts: tells of it, stores the result file.
+enum err job__finish(struct job_runner *r, struct err_info *info);
+// What a client asks for: the name, or name@number of a version that is not promoted.
+void job__served_name(const struct job_run *run, char *out, size_t cap);
