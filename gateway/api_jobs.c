@@ -6,10 +6,13 @@
 #include "gateway/api_data.h"
 #include "gateway/api_json.h"
 #include "gateway/api_task.h"
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
-enum { LIST_MAX = 100 };
+enum { LIST_MAX = 100, SAMPLES_BYTES = 8 << 20 };
 
 enum err api_page_read(const struct api_query *q, int64_t dflt, int64_t *limit,
                        char after[FT_ID_MAX], struct err_info *info) {
@@ -108,12 +111,30 @@ static const char *wait_of(const struct api_data *d) {
     return d->jobs_wait ? d->jobs_wait(d->arg) : NULL;
 }
 
+// Sample prompts and their answers, which the runner has left; NULL: none.
+static json_t *read_samples(const struct ft_home *h, const char *id) {
+    char name[FT_ID_MAX + 16];
+    struct stat st;
+    snprintf(name, sizeof name, "%s/samples.json", id);
+    int fd = openat(h->jobs, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0)
+        return NULL;
+    bool fits = !fstat(fd, &st) && S_ISREG(st.st_mode) && st.st_size <= SAMPLES_BYTES;
+    json_t *doc = fits ? json_loadfd(fd, 0, NULL) : NULL;
+    json_t *list = json_incref(json_object_get(doc, "samples"));
+    json_decref(doc);
+    close(fd);
+    return list;
+}
+
 static enum err reply_job(struct one *o, struct ft_job *j) {
     struct json_w w = json_w_begin(&o->a.body);
+    json_t *samples = o->admin ? read_samples(o->d->home, j->id) : NULL;
     if (o->admin)
-        api_job_admin_write(j, wait_of(o->d), &w);
+        api_job_admin_write(j, wait_of(o->d), samples, &w);
     else
         api_job_write(j, &w);
+    json_decref(samples);
     ft_job_fini(j);
     return ERR_OK;
 }
@@ -195,7 +216,7 @@ struct list {
 static void add_job(void *arg, const struct ft_job *j) {
     struct list *l = arg;
     if (l->admin)
-        api_job_admin_write(j, l->wait, &l->w);
+        api_job_admin_write(j, l->wait, NULL, &l->w);
     else
         api_job_write(j, &l->w);
 }

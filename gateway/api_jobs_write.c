@@ -119,7 +119,8 @@ static void write_reason(const struct ft_job *j, const char *wait, struct json_w
     jw_kstr(w, "reason", wait ? wait : or_null(text));
 }
 
-void api_job_admin_write(const struct ft_job *j, const char *wait, struct json_w *w) {
+void api_job_admin_write(const struct ft_job *j, const char *wait, const json_t *samples,
+                         struct json_w *w) {
     json_t *request = request_of(j, w);
     jw_obj(w);
     write_body(j, request, w);
@@ -145,6 +146,11 @@ void api_job_admin_write(const struct ft_job *j, const char *wait, struct json_w
     write_time(w, "last_checkpoint", j->checkpoint_at);
     write_time(w, "finished", j->finished_at);
     jw_obj_end(w);
+    if (j->version)
+        jw_kint(w, "version", (int64_t)j->version);
+    else
+        jw_knull(w, "version");
+    write_json(w, "samples", samples);
     jw_obj_end(w);
 }
 

@@ -113,16 +113,6 @@ enum err job__check_outputs(struct job_runner *r, struct eng *engine, struct adp
 
 // ---- at the beginning
 
-// A gate that nobody would look at must not seem to have been passed.
-enum err job__know_gates(const struct ft_job_spec *s, struct err_info *info) {
-    static const char *const loss[] = {"max_valid_loss", "min_improvement"};
-    for (size_t i = 0; i < sizeof loss / sizeof *loss; i++)
-        if (gate(s, loss[i]) && !s->validation_file)
-            return err_set(info, ERR_INVALID, "validation_file",
-                           "graft.evaluation.%s needs a validation file", loss[i]);
-    return ERR_OK;
-}
-
 enum err job__read_prompts(struct job_runner *r, struct err_info *info) {
     struct job_run *run = r->run;
     const struct job_prompt_opts o = {.tokenizer = r->app->tokenizer,

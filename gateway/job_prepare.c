@@ -163,8 +163,6 @@ enum err job__prepare(struct job_runner *r, const struct ft_job *job, struct err
     enum err e = ft_job_spec_read(run->request, &run->spec, info);
     if (e)
         return e;
-    if ((e = job__know_gates(&run->spec, info)))
-        return e;
     ft_job_model_name(job, run->spec.suffix, run->name, sizeof run->name);
     e = open_model(r, info);
     if (!e)

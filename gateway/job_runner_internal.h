@@ -29,9 +29,7 @@ void job__on_tell(void *arg, const char *message);
 enum err job__on_step(void *arg, const struct ft_progress *p, struct err_info *info);
 enum err job__on_saved(void *arg, const struct ft_state *s, struct err_info *info);
 
-// job_gates.c. Control thread: whether the gates can be looked at at all.
-enum err job__know_gates(const struct ft_job_spec *s, struct err_info *info);
-// Control thread: the prompts of gates and samples, rendered.
+// job_gates.c. Control thread: the prompts of gates and samples, rendered.
 enum err job__read_prompts(struct job_runner *r, struct err_info *info);
 // ERR_INVALID, and the run's code: the model is not released. Where such a model is to be kept, ERR_OK, and
 // run->unreleased says why.

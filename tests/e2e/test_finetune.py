@@ -20,7 +20,7 @@ DATA = "".join(json.dumps(x) + "\n" for x in LINES).encode()
 ASK = {"messages": [{"role": "user", "content": "abab 3"}], "max_tokens": 8, "temperature": 0}
 
 
-class FineTune(test_jobs.Folder):
+class Trainer(test_jobs.Folder):
     def begin(self, *options, folder=None):
         if folder:
             self.folder = folder
@@ -54,6 +54,8 @@ class FineTune(test_jobs.Folder):
         with open(os.path.join(self.folder, "jobs", job, "adapter/adapter_model.safetensors"), "rb") as f:
             return hashlib.sha256(f.read()).hexdigest()
 
+
+class FineTune(Trainer):
     def test_life(self):
         self.begin()
         before = self.ask("tiny")
@@ -147,11 +149,6 @@ class FineTune(test_jobs.Folder):
         other = self.create(epochs=1)
         self.wait(self.client, other.id, "succeeded", 60)
         self.assertEqual(self.jobs.retrieve(job.id).status, "cancelled")
-
-    def test_refused(self):
-        self.begin()
-        job = self.create(graft={"evaluation": {"required": [{"prompt": "a", "output": "b"}]}})
-        self.assertIn("not supported", self.wait(self.client, job.id, "failed").error.message)
 
     def test_gates(self):
         self.begin()

@@ -187,7 +187,31 @@ static const struct {
     {GRAFT("{\"evaluation\":{\"max_valid_loss\":2}}"), "validation_file"},
     {GRAFT("{\"evaluation\":{\"min_improvement\":0}}"), "validation_file"},
     {GRAFT("{\"evaluation\":{\"eval_samples\":5}}"), "validation_file"},
-    {GRAFT("{\"evaluation\":{\"sample_prompts\":[{}]}}"), "graft.evaluation.sample_prompts[0]"},
+    {GRAFT("{\"evaluation\":{\"sample_prompts\":[{}]}}"),
+     "graft.evaluation.sample_prompts[0].prompt"},
+    {GRAFT("{\"evaluation\":{\"sample_prompts\":[\"\"]}}"), "graft.evaluation.sample_prompts[0]"},
+    {GRAFT("{\"evaluation\":{\"sample_prompts\":[{\"prompt\":\"a\",\"messages\":[]}]}}"),
+     "graft.evaluation.sample_prompts[0].prompt"},
+    {GRAFT("{\"evaluation\":{\"sample_prompts\":[{\"messages\":[]}]}}"),
+     "graft.evaluation.sample_prompts[0].messages"},
+    {GRAFT("{\"evaluation\":{\"sample_prompts\":[{\"messages\":[{}]}]}}"),
+     "graft.evaluation.sample_prompts[0].messages"},
+    {GRAFT("{\"evaluation\":{\"sample_prompts\":\"a\"}}"), "graft.evaluation.sample_prompts"},
+    {GRAFT("{\"evaluation\":{\"sample_prompts\":[\"a\",\"a\",\"a\",\"a\",\"a\",\"a\",\"a\",\"a\","
+           "\"a\","
+           "\"a\",\"a\",\"a\",\"a\",\"a\",\"a\",\"a\",\"a\"]}}"),
+     "graft.evaluation.sample_prompts"},
+    {GRAFT("{\"evaluation\":{\"required\":[{\"prompt\":\"a\",\"output\":\"\"}]}}"),
+     "graft.evaluation.required[0].output"},
+    {GRAFT("{\"evaluation\":{\"required\":[{\"prompt\":\"a\",\"output\":[]}]}}"),
+     "graft.evaluation.required[0].output"},
+    {GRAFT("{\"evaluation\":{\"required\":[{\"prompt\":\"a\",\"output\":[\"b\",1]}]}}"),
+     "graft.evaluation.required[0].output"},
+    {GRAFT("{\"evaluation\":{\"required\":[{\"prompt\":\"a\",\"output\":\"b\",\"x\":1}]}}"),
+     "graft.evaluation.required[0].x"},
+    {GRAFT("{\"evaluation\":{\"max_tokens\":0}}"), "graft.evaluation.max_tokens"},
+    {GRAFT("{\"evaluation\":{\"max_tokens\":1025}}"), "graft.evaluation.max_tokens"},
+    {GRAFT("{\"evaluation\":{\"on_failure\":\"promote\"}}"), "graft.evaluation.on_failure"},
 };
 
 static void test_refusals(void **state) {

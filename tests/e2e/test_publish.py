@@ -1,0 +1,164 @@
+"""What becomes of a trained model: release gates on its answers, samples before and after, verification's event,
+cancelling while it is published, a process that dies then."""
+import json
+import os
+import signal
+import threading
+import time
+import unittest
+
+import openai
+import test_finetune
+
+PROMPT = "abab 3"
+MESSAGES = [{"role": "user", "content": PROMPT}]
+
+
+class Publish(test_finetune.Trainer):
+    def finish(self, job, status="succeeded"):
+        return self.wait(self.client, job.id, status, 120)
+
+    def evaluate(self, status, **evaluation):
+        return self.finish(self.create(graft={"evaluation": evaluation}), status)
+
+    def events(self, job):
+        return [e for e in self.jobs.list_events(job.id, limit=100)]
+
+    def models(self):
+        return [m.id for m in self.client.models.list()]
+
+    def admin(self, job):
+        return self.server.json("GET", f"/admin/v1/jobs/{job.id}")[1]
+
+    def test_outputs(self):
+        self.begin()
+        good = {"prompt": PROMPT, "output": "cdcd"}
+        job = self.evaluate("succeeded", required=[good, {"messages": MESSAGES, "output": ["cd", "dc"]}],
+                            forbidden=[{"prompt": PROMPT, "output": ["sorry", "abab"]}], max_tokens=12)
+        self.assertIn("cdcd", self.ask(job.fine_tuned_model))
+        verified = [e for e in self.events(job) if e.message.startswith("Verified")]
+        self.assertEqual(len(verified), 1)
+        self.assertEqual(verified[0].data["sequences"], 24)
+        self.assertGreater(verified[0].data["supervised_tokens"], 24)
+        self.assertEqual(self.admin(job)["version"], verified[0].data["version"])
+        for gate, says in ((dict(required=[good, {"prompt": PROMPT, "output": "nowhere"}]), "required[1]: the answer lacks"),
+                           (dict(forbidden=[{"messages": MESSAGES, "output": ["zz", "dc"]}]), "forbidden[0]: the answer has")):
+            job = self.evaluate("failed", **gate)
+            self.assertEqual(job.error.code, "release_gate")
+            self.assertIn(says, job.error.message)
+            self.assertIsNone(job.fine_tuned_model)
+            self.assertFalse([m for m in self.models() if job.id[6:18] in m])
+            self.assertTrue(os.path.exists(os.path.join(self.folder, "jobs", job.id, "adapter/adapter_config.json")))
+            versions = [v for v in self.server.json("GET", "/admin/v1/adapters")[1]["data"] if job.id[6:18] in v["name"]]
+            self.assertEqual([v["status"] for v in versions], ["failed"])
+            self.assertIn(says, versions[0]["reason"])
+            with self.assertRaises(openai.NotFoundError):
+                self.ask(versions[0]["name"])
+            with self.assertRaises(openai.NotFoundError):
+                self.ask(f"{versions[0]['name']}@{versions[0]['version']}")
+
+    def test_kept(self):
+        self.begin()
+        job = self.evaluate("succeeded", required=[{"prompt": PROMPT, "output": "nowhere"}], on_failure="keep")
+        name, version = job.fine_tuned_model.split("@")
+        self.assertIn("not released: required[0]", "".join(e.message for e in self.events(job)))
+        self.assertFalse([m for m in self.models() if job.id[6:18] in m])
+        answer = self.ask(job.fine_tuned_model)
+        self.assertIn("cdcd", answer)
+        with self.assertRaises(openai.NotFoundError):
+            self.ask(name)
+        self.server.stop()
+        self.begin()
+        self.assertEqual(self.ask(job.fine_tuned_model), answer)
+        status, _ = self.server.json("POST", f"/admin/v1/adapters/{name}/promote", {"version": int(version)})
+        self.assertEqual(status, 200)
+        self.assertEqual(self.ask(name), answer)
+
+    def test_samples(self):
+        self.begin()
+        base = self.ask("tiny")
+        job = self.evaluate("succeeded", sample_prompts=[PROMPT, {"messages": MESSAGES}], max_tokens=8)
+        samples = self.admin(job)["samples"]
+        self.assertEqual(samples[0]["prompt"], PROMPT)
+        self.assertEqual(samples[1]["messages"], MESSAGES)
+        for s in samples:
+            self.assertEqual(s["before"], base)
+            self.assertEqual(s["after"], self.ask(job.fine_tuned_model))
+        with open(os.path.join(self.folder, "jobs", job.id, "samples.json")) as f:
+            self.assertEqual(json.load(f)["samples"], samples)
+        told = [e.data for e in self.events(job) if e.message.startswith("Sample ")]
+        self.assertEqual(told[::-1], samples)
+        self.assertIsNone(self.admin(self.evaluate("succeeded"))["samples"])
+
+    def test_refused_prompts(self):
+        self.begin()
+        for evaluation, says in (
+                ({"sample_prompts": ["a" * 8000]}, "graft.evaluation.sample_prompts[0] has more tokens"),
+                ({"required": [{"messages": [{"role": "user"}], "output": "x"}]}, "graft.evaluation.required[0]")):
+            job = self.evaluate("failed", **evaluation)
+            self.assertIn(says, job.error.message)
+            self.assertEqual(self.step(job.id), 0)
+
+    def publishing(self, job, seconds=60):
+        end = time.monotonic() + seconds
+        while (state := self.admin(job)["state"]) not in ("publishing", "succeeded"):
+            self.assertLess(time.monotonic(), end)
+        return state
+
+    # Whatever moment a cancel hits: it is refused and the model is served, or heard and it is not.
+    def test_cancelled_while_published(self):
+        self.begin()
+        first = self.evaluate("succeeded")
+        folder = os.path.join(self.folder, "jobs", first.id, "adapter")
+
+        def load():
+            for i in range(12):
+                self.server.request("POST", "/v1/load_lora_adapter",
+                                    {"lora_name": f"z{i % 3}", "lora_path": folder, "load_inplace": True})
+
+        for i in range(4):
+            job = self.create(epochs=1, graft={"evaluation": {"sample_prompts": [PROMPT]}})
+            busy = [threading.Thread(target=load) for _ in range(3)]
+            for t in busy:
+                t.start()
+            self.publishing(job)
+            time.sleep(0.01 * i)
+            status, answer = self.server.json("POST", f"/v1/fine_tuning/jobs/{job.id}/cancel")
+            for t in busy:
+                t.join()
+            if status == 200:
+                self.assertEqual(self.finish(job, "cancelled").status, "cancelled")
+                end = time.monotonic() + 30
+                while True:  # what runs ends
+                    versions = [v["status"] for v in self.server.json("GET", "/admin/v1/adapters")[1]["data"]
+                                if job.id[6:18] in v["name"]]
+                    if all(s == "failed" for s in versions):
+                        break
+                    self.assertLess(time.monotonic(), end, versions)
+                    time.sleep(0.02)
+                self.assertFalse([m for m in self.models() if job.id[6:18] in m])
+            else:
+                self.assertEqual(status, 400)
+                self.assertRegex(answer["error"]["message"], "is being published|is succeeded")
+                self.assertIn(self.finish(job).fine_tuned_model, self.models())
+
+    # Killed around publishing: one version, one result file.
+    def test_killed_while_published(self):
+        self.begin()
+        for i in range(4):
+            job = self.create(epochs=1, graft={"evaluation": {"sample_prompts": [PROMPT] * 2}})
+            self.publishing(job)
+            end = time.monotonic() + 0.02 * i
+            while time.monotonic() < end:
+                if self.admin(job)["version"]:
+                    break
+            self.server.stop(signal.SIGKILL)
+            self.begin()
+            done = self.finish(job)
+            versions = [v for v in self.server.json("GET", "/admin/v1/adapters")[1]["data"]
+                        if v["name"] == done.fine_tuned_model and v["status"] != "failed"]
+            self.assertEqual([v["status"] for v in versions], ["active"])
+            self.assertEqual(versions[0]["version"], self.admin(job)["version"])
+            self.assertEqual(len(done.result_files), 1)
+        files = [f for f in self.client.files.list(purpose="fine-tune-results")]
+        self.assertEqual(len(files), 4)
