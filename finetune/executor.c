@@ -40,6 +40,7 @@ struct ft_exec {
     struct ft_exec_config cfg;
     const struct kn_ops *ops;
     struct kn_queue *queue;
+    struct kn_device *device; // the queue's
     bool owns_queue;
     struct lora_params *params;
     struct lora_unit *unit;
@@ -74,7 +75,7 @@ static enum err create_sums(struct ft_exec *x, struct err_info *info) {
     x->chunks = (r.n + KN_SUMSQ_CHUNK - 1) / KN_SUMSQ_CHUNK;
     size_t bytes = 2 * (size_t)x->chunks * sizeof(double);
     x->host_sums = mem_alloc(bytes);
-    enum err e = x->host_sums ? x->ops->alloc(x->cfg.weights->device, bytes, &x->sums) : ERR_NOMEM;
+    enum err e = x->host_sums ? x->ops->alloc(x->device, bytes, &x->sums) : ERR_NOMEM;
     return e ? err_set(info, e, NULL, "no memory for training's sums") : ERR_OK;
 }
 
@@ -85,10 +86,11 @@ static enum err create_parts(struct ft_exec *x, struct err_info *info) {
         return e;
     x->queue = x->cfg.queue;
     if (!x->queue) {
-        if ((e = x->ops->queue_create(w->device, &x->queue)))
+        if ((e = x->ops->queue_create(x->cfg.device ? x->cfg.device : w->device, &x->queue)))
             return err_set(info, e, NULL, "no memory for a queue");
         x->owns_queue = true;
     }
+    x->device = x->ops->queue_device(x->queue);
     if (mailbox_create(4, 0, &x->todo) || mailbox_create(4, 0, &x->done))
         return err_set(info, ERR_NOMEM, NULL, "out of memory");
     if ((e = lora_params_create(w, x->queue, &x->cfg.lora, &x->params, info)) ||
@@ -122,7 +124,6 @@ enum err ft_exec_create(const struct ft_exec_config *cfg, struct ft_exec **out,
 void ft_exec_destroy(struct ft_exec *x) {
     if (!x)
         return;
-    struct kn_device *device = x->cfg.weights->device;
     if (x->threaded) {
         atomic_store(&x->quit, true);
         mailbox_wake(x->todo);
@@ -131,9 +132,9 @@ void ft_exec_destroy(struct ft_exec *x) {
     lora_unit_destroy(x->unit);
     lora_params_destroy(x->params);
     if (x->own)
-        x->ops->free(device, x->own, x->have);
+        x->ops->free(x->device, x->own, x->have);
     if (x->sums)
-        x->ops->free(device, x->sums, 2 * (size_t)x->chunks * sizeof(double));
+        x->ops->free(x->device, x->sums, 2 * (size_t)x->chunks * sizeof(double));
     if (x->owns_queue)
         x->ops->queue_destroy(x->queue);
     mailbox_destroy(x->todo);
@@ -160,10 +161,9 @@ static enum err find_memory(struct ft_exec *x, kn_addr *at) {
         x->have = m->borrow(m->arg, x->want > x->have ? x->want - x->have : 0, at);
         return x->have >= x->least ? ERR_OK : ERR_AGAIN;
     }
-    struct kn_device *device = x->cfg.weights->device;
     for (int least = 0; least < 2 && !x->own; least++) {
         size_t bytes = least ? x->least : x->want;
-        if (!x->ops->alloc(device, bytes, &x->own))
+        if (!x->ops->alloc(x->device, bytes, &x->own))
             x->have = bytes;
     }
     *at = x->own;
@@ -293,7 +293,7 @@ static enum err run_state(struct ft_exec *x, struct command *c, bool *done) {
 static enum err run_clear(struct ft_exec *x, bool *done) {
     struct lora_ranges r;
     lora_params_ranges(x->params, &r);
-    x->ops->discard(x->cfg.weights->device, r.acc, (size_t)r.n * sizeof(int64_t));
+    x->ops->discard(x->device, r.acc, (size_t)r.n * sizeof(int64_t));
     *done = true;
     return ERR_OK;
 }

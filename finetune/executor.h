@@ -22,7 +22,8 @@ struct ft_memory {
 
 struct ft_exec_config {
     const struct mdl_weights *weights;
-    struct kn_queue *queue; // NULL: made on the weights' device
+    struct kn_queue *queue;   // NULL: made on `device`
+    struct kn_device *device; // NULL: the weights'
     struct lora_config lora;
     struct lora_unit_limits limits;
     struct ft_memory memory; // zeros: allocated from the device

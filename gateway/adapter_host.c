@@ -56,25 +56,35 @@ static enum err reserve_number(struct adapter_host *h, struct err_info *info) {
     return e;
 }
 
-static enum err verify(struct adapter_host *h, const struct adapter_load *l, struct adp_version *v,
-                       bool *promote, struct err_info *info) {
-    *promote = l->promote;
-    if (!l->verify && !l->decide)
-        return ERR_OK;
-    enum err e = l->verify ? l->verify(l->arg, h->engine, v, info) : ERR_OK;
-    if (!e && l->decide)
-        e = l->decide(l->arg, h->engine, v, promote, info);
-    adp_verified(v, e, info);
-    return e;
+// The version comes to every replica, and the name moves. Before the engines run it moves alone
+// (adapter_host_start brings it to them).
+static enum err roll(struct adapter_host *h, const struct adapter_load *l, struct adp_version *v,
+                     bool *promote, struct err_info *info) {
+    if (!h->rollout.replicas)
+        return *promote ? adp_promote(h->registry, adp_name(v), adp_number(v), info) : ERR_OK;
+    h->rollout.verify = l ? l->verify : NULL;
+    h->rollout.decide = l ? l->decide : NULL;
+    h->rollout.hook_arg = l ? l->arg : NULL;
+    const struct rollout_ops ops = rollout_engines_ops(&h->rollout);
+    return rollout_run(&ops, h->registry, v, promote, info);
+}
+
+// Only what is tried or promoted has to be on all replicas.
+static bool is_rolled(const struct adapter_host *h, const struct adapter_load *l) {
+    return h->rollout.replicas && (l->promote || l->verify || l->decide);
 }
 
 static enum err publish(struct adapter_host *h, const struct adapter_load *l, struct adp_version *v,
-                        bool promote, struct err_info *info) {
+                        struct err_info *info) {
     uint64_t number = adp_number(v);
+    bool promoted = l->promote;
     enum err e = h->dir >= 0 ? adapter_store_copy(h, v, info) : ERR_OK;
-    bool promoted = !e && promote;
-    if (promoted)
-        e = adp_promote(h->registry, l->name, number, info);
+    if (e && is_rolled(h, l))
+        adp_verified(v, e, info);
+    if (e || !(is_rolled(h, l) || l->promote))
+        promoted = false;
+    else
+        e = roll(h, l, v, &promoted, info);
     if (!e)
         e = adapter_store_save(h, info);
     if (!e)
@@ -89,7 +99,6 @@ enum err adapter_host_load(struct adapter_host *h, const struct adapter_load *l,
                            struct err_info *info) {
     char path[PATH_MAX];
     struct adp_version *v;
-    bool promote;
     enum err e = adp_check_name(h->registry, l->name, info);
     if (e)
         return e;
@@ -100,8 +109,7 @@ enum err adapter_host_load(struct adapter_host *h, const struct adapter_load *l,
                        l->name);
     if ((e = find_folder(h, l, path, info)) || (e = reserve_number(h, info)))
         return e;
-    const struct adp_origin from = {
-        .path = path, .source = l->path, .verify = l->verify || l->decide};
+    const struct adp_origin from = {.path = path, .source = l->path, .verify = is_rolled(h, l)};
     e = adp_load(h->registry, l->name, &from, &v, info);
     if (e) {
         if (err_http_status(e) < 500 && info && !info->param[0])
@@ -110,9 +118,7 @@ enum err adapter_host_load(struct adapter_host *h, const struct adapter_load *l,
         return e;
     }
     *version = adp_number(v);
-    e = verify(h, l, v, &promote, info);
-    if (!e)
-        e = publish(h, l, v, promote, info);
+    e = publish(h, l, v, info);
     adp_release(v);
     adapter_store_clean(h);
     if (!e)
@@ -131,7 +137,16 @@ static enum err changed(struct adapter_host *h, enum err e, struct err_info *inf
 
 enum err adapter_host_promote(struct adapter_host *h, const char *name, uint64_t version,
                               struct err_info *info) {
-    return changed(h, adp_promote(h->registry, name, version, info), info);
+    char which[ADP_NAME_MAX + 32];
+    struct adp_version *v;
+    bool promote = true;
+    snprintf(which, sizeof which, "%s@%llu", name, (unsigned long long)version);
+    // What cannot be promoted is refused by the registry, with the reason.
+    if (adp_resolve(h->registry, which, &v, NULL))
+        return adp_promote(h->registry, name, version, info);
+    enum err e = roll(h, NULL, v, &promote, info);
+    adp_unpin(v);
+    return changed(h, e, info);
 }
 
 enum err adapter_host_roll_back(struct adapter_host *h, const char *name, struct err_info *info) {
@@ -140,7 +155,10 @@ enum err adapter_host_roll_back(struct adapter_host *h, const char *name, struct
 
 enum err adapter_host_retire(struct adapter_host *h, const char *name, uint64_t version,
                              struct err_info *info) {
-    return changed(h, adp_retire(h->registry, name, version, info), info);
+    enum err e = changed(h, adp_retire(h->registry, name, version, info), info);
+    if (h->rollout.replicas)
+        replicas_wake(h->rollout.replicas); // their slots are free now
+    return e;
 }
 
 enum err adapter_host_alias(struct adapter_host *h, const char *alias, const char *target,
@@ -186,6 +204,7 @@ static enum err make_registry(struct adapter_host *h, const struct app *app, uin
         .model = h->config,
         .max_rank = (int32_t)o->max_lora_rank,
         .max_host = (int32_t)(o->max_cpu_loras ? o->max_cpu_loras : o->max_loras),
+        .replicas = (int32_t)o->replicas,
         .next_version = next,
         .base = app->names,
         .n_base = app->n_names,
@@ -225,7 +244,41 @@ enum err adapter_host_open(struct adapter_host *h, const struct serve_options *o
     return ERR_OK;
 }
 
+struct active {
+    struct adapter_host *h;
+    int32_t left; // slots
+    enum err e;
+    struct err_info *info;
+};
+
+static void bring(void *arg, const struct adp_info *i) {
+    struct active *a = arg;
+    struct adp_version *v;
+    char which[ADP_NAME_MAX + 32];
+    bool promote = false;
+    if (a->e || !i->active || !a->left)
+        return;
+    a->left--;
+    snprintf(which, sizeof which, "%s@%llu", i->name, (unsigned long long)i->version);
+    if ((a->e = adp_resolve(a->h->registry, which, &v, a->info)))
+        return;
+    if ((a->e = roll(a->h, NULL, v, &promote, a->info)))
+        err_prefix(a->info, "adapter %s", which);
+    adp_unpin(v);
+}
+
+enum err adapter_host_start(struct adapter_host *h, struct replicas *r, struct err_info *info) {
+    if (!h->registry)
+        return ERR_OK;
+    enum err e = rollout_engines_init(&h->rollout, r, info);
+    struct active a = {h, (int32_t)h->options->max_loras, ERR_OK, info};
+    if (!e && (e = adp_list(h->registry, bring, &a)))
+        err_set(info, e, NULL, "out of memory for the adapters");
+    return e ? e : a.e;
+}
+
 void adapter_host_stop(struct adapter_host *h) {
+    rollout_engines_stop(&h->rollout);
     io_pool_destroy(h->admin);
     h->admin = NULL;
 }
@@ -234,6 +287,7 @@ void adapter_host_close(struct adapter_host *h) {
     adapter_host_stop(h);
     io_pool_destroy(h->fetch);
     adp_destroy(h->registry);
+    rollout_engines_fini(&h->rollout);
     if (h->registry && h->dir >= 0)
         close(h->dir);
     *h = (struct adapter_host){.dir = -1};

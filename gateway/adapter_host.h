@@ -12,12 +12,13 @@
 #include "base/log.h"
 #include "gateway/app.h"
 #include "gateway/serve_options.h"
+#include "serving/rollout.h"
 
 struct adapter_host {
-    struct adp_registry *registry; // NULL: none are served
-    struct eng *engine;            // where versions are verified; set once it runs
-    struct io_pool *admin;         // changes; one thread
-    struct io_pool *fetch;         // versions that become resident
+    struct adp_registry *registry;  // NULL: none are served
+    struct rollout_engines rollout; // zeros until the engines run
+    struct io_pool *admin;          // changes; one thread
+    struct io_pool *fetch;          // versions that become resident
     const struct serve_options *options;
     const struct mdl_config *config;
     const struct log *log;
@@ -31,6 +32,8 @@ struct adapter_host {
 enum err adapter_host_open(struct adapter_host *h, const struct serve_options *o, int data_dir,
                            const struct mdl_config *config, struct app *app, const struct log *log,
                            struct err_info *info);
+// The engines run: what is active is made resident on each of them, as far as slots go, before anybody asks.
+enum err adapter_host_start(struct adapter_host *h, struct replicas *r, struct err_info *info);
 void adapter_host_stop(struct adapter_host *h);  // no changes any more; before the engine ends
 void adapter_host_close(struct adapter_host *h); // after the engine has ended
 
@@ -40,8 +43,9 @@ struct adapter_load {
     bool in_place; // the name may be known
     bool promote;  // the name stands for it at once
     bool own;      // a folder of ours: no --lora-dir is asked
-    // Tries the version on an engine before anything may use it: once for each engine. It is VERIFYING
-    // then; may block; any error ends the version FAILED, with the reason. NULL: nothing is tried.
+    // Tries the version on an engine before anything may use it: once for each replica, in whose slots it
+    // is then. It is VERIFYING; may block; any error ends the version FAILED, with the reason. NULL: nothing
+    // is tried.
     enum err (*verify)(void *arg, struct eng *engine, struct adp_version *v, struct err_info *info);
     // Once, after that: whether it is promoted, or stays READY beside the active one. *promote is what
     // the field above says. An error as above. NULL: as the field says.

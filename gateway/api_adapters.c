@@ -129,6 +129,16 @@ static void write_version(void *arg, const struct adp_info *i) {
     jw_kint(w, "references", i->pins);
     jw_kint(w, "running_sequences", i->running);
     jw_kbool(w, "in_host_memory", i->in_host_memory);
+    jw_key(w, "replicas");
+    jw_arr(w);
+    for (int32_t k = 0; k < i->replicas; k++) {
+        jw_obj(w);
+        jw_kint(w, "replica", k);
+        jw_kstr(w, "status", adp_place_name(i->replica[k].place));
+        jw_kint(w, "running_sequences", i->replica[k].running);
+        jw_obj_end(w);
+    }
+    jw_arr_end(w);
     jw_obj_end(w);
 }
 

@@ -16,19 +16,11 @@ static void reply_buf(struct gw_request *r, const char *type, struct buf *out) {
     buf_fini(out);
 }
 
-// Live means: the step loop makes progress. A process that still loads is alive too.
+// Live means: every replica's step loop makes progress. A process that still loads is alive too.
 static enum err check_live(const struct app *app, struct err_info *info) {
     if (app_state(app) == APP_LOADING)
         return ERR_OK;
-    struct eng_health h;
-    eng_health(app->engine, &h);
-    if (!h.alive)
-        return err_set(info, ERR_ENGINE_DEAD, NULL, "the engine has stopped");
-    int64_t still = clock_mono_ns(app->clock) - h.last_turn_ns;
-    if (h.busy && still > app->stall_ns)
-        return err_set(info, ERR_ENGINE_DEAD, NULL, "the step loop has made no progress for %.1f s",
-                       (double)still * 1e-9);
-    return ERR_OK;
+    return replicas_check(app->replicas, info);
 }
 
 static void reply_probe(struct gw_request *r, enum err rc, const struct err_info *info,
@@ -124,6 +116,7 @@ void api_version(struct gw_request *r, void *arg) {
     jw_kstr(&w, "version", GRAFT_VERSION);
     jw_kstr(&w, "kernel_set", app_state(app) == APP_LOADING ? NULL : app->kernel_set);
     jw_kstr(&w, "model", app_state(app) == APP_LOADING ? NULL : app->names[0]);
+    jw_kint(&w, "replicas", app_state(app) == APP_LOADING ? 0 : app->replicas->n);
     jw_kstr(&w, "model_digest", atomic_load_explicit(&app->digest, memory_order_acquire));
     jw_obj_end(&w);
     reply_buf(r, "application/json", &out);
@@ -147,7 +140,7 @@ static void drain_closed(struct gw_request *r) {
 static void drain_look(void *arg) {
     struct drain *d = arg;
     d->timer = NULL;
-    int32_t left = eng_in_flight(d->app->engine);
+    int32_t left = replicas_in_flight(d->app->replicas);
     int64_t now = clock_mono_ns(d->app->clock);
     bool open = now < atomic_load_explicit(&d->app->accept_until_ns, memory_order_relaxed);
     if ((left > 0 || open) && now < d->deadline_ns)

@@ -10,7 +10,7 @@
 #include "model/config.h"
 #include "model/tokenizer.h"
 #include "serving/adapter_registry.h"
-#include "serving/engine.h"
+#include "serving/replicas.h"
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -18,8 +18,8 @@
 enum app_state { APP_LOADING, APP_READY, APP_DRAINING };
 
 struct app {
-    _Atomic int state; // enum app_state
-    struct eng *engine;
+    _Atomic int state;             // enum app_state
+    struct replicas *replicas;     // the engines
     struct adp_registry *adapters; // NULL: none are served (--enable-lora)
     int32_t max_loras;
     bool vllm_metrics;

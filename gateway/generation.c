@@ -371,7 +371,7 @@ static enum err submit(struct generation *g, struct gen_item *it, struct err_inf
     q.sampling.n_logprobs = s->logprobs;
     if (s->echo && s->logprobs > q.n_prompt_logprobs)
         q.n_prompt_logprobs = s->logprobs;
-    return eng_submit(g->app->engine, &q, &it->stream, info);
+    return replicas_submit(g->app->replicas, &q, &it->stream, info);
 }
 
 static struct generation *gen_create(struct gw_request *r, struct app *app,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gateway/model_host.h"
+#include "base/cpus.h"
 #include "base/hash.h"
 #include "base/mem.h"
 #include <errno.h>
@@ -38,15 +39,34 @@ static bool show_progress(void *arg, size_t done, size_t total) {
 
 // ---- parts
 
-static enum err open_device(struct model_host *h, const struct serve_options *o,
-                            struct err_info *info) {
+// Each replica has its part of the threads. Where there are several, the weights are made by all of them on
+// a device of their own, whose threads sleep from then on.
+static enum err open_devices(struct model_host *h, const struct serve_options *o,
+                             struct err_info *info) {
+    struct cpus cpus;
+    cpus_read(&cpus, "");
+    int threads = o->threads ? (int)o->threads : cpus_threads(&cpus), n = (int)o->replicas;
+    h->threads = threads;
+    if (n > threads)
+        return err_set(info, ERR_INVALID, "replicas",
+                       "--replicas %d needs as many compute threads, and there are %d (--threads)",
+                       n, threads);
     struct kn_device_config cfg = {
-        .threads = (int)o->threads,
-        .isa = strcmp(o->isa, "auto") ? o->isa : NULL,
+        .threads = threads,
+        .isa = strcmp(o->isa, "auto") != 0 ? o->isa : NULL,
         .pin = true,
     };
     enum err rc = kn_require(&kn_ops_cpu, KN_NEED_SERVE, info);
-    return rc ? rc : kn_ops_cpu.open(&cfg, &h->device, info);
+    if (!rc)
+        rc = kn_ops_cpu.open(&cfg, &h->device, info);
+    h->devices[0] = h->device;
+    for (int i = 0; n > 1 && i < n && !rc; i++) {
+        cfg.part = i;
+        cfg.parts = n;
+        cfg.threads = threads * (i + 1) / n - threads * i / n;
+        rc = kn_ops_cpu.open(&cfg, &h->devices[i], info);
+    }
+    return rc;
 }
 
 static enum err read_file(const char *path, struct buf *out, struct err_info *info) {
@@ -103,7 +123,8 @@ static void neutral_sampling(struct mdl_config *c) {
     c->gen_top_k = -1;
 }
 
-// As much as the wanted sequences can use, but no more than half of what is left beside the weights.
+// Of each replica. As much as the wanted sequences can use, but together no more than half of what is left
+// beside the weights.
 static enum err size_kv(struct model_host *h, const struct serve_options *o, int32_t context,
                         struct err_info *info) {
     struct kn_device_info dev;
@@ -111,23 +132,24 @@ static enum err size_kv(struct model_host *h, const struct serve_options *o, int
     struct kn_kv_shape shape = {h->config.n_layers, h->config.n_kv_heads, h->config.head_dim};
     size_t block = kn_ops_cpu.kv_block_bytes(&shape);
     size_t per_seq = ((size_t)context + KN_KV_BLOCK - 1) / KN_KV_BLOCK * block;
+    size_t n = (size_t)o->replicas;
+    if ((size_t)o->kv_cache_bytes > dev.memory_bytes)
+        return err_set(info, ERR_LIMIT, "kv-cache-memory-bytes",
+                       "--kv-cache-memory-bytes %zu MiB is more than the %zu MiB of memory here",
+                       (size_t)o->kv_cache_bytes >> 20, dev.memory_bytes >> 20);
     if (o->kv_cache_bytes) {
-        h->kv_bytes = (size_t)o->kv_cache_bytes;
+        h->kv_bytes = (size_t)o->kv_cache_bytes / n;
     } else {
-        size_t taken = h->weights->bytes + WORKSPACE_RESERVE;
-        size_t room = dev.memory_bytes > taken ? (dev.memory_bytes - taken) / 2 : 0;
+        size_t taken = h->weights->bytes + n * WORKSPACE_RESERVE;
+        size_t room = dev.memory_bytes > taken ? (dev.memory_bytes - taken) / 2 / n : 0;
         size_t need = per_seq * (size_t)o->max_num_seqs;
         h->kv_bytes = need < room ? need : room;
     }
-    if (h->kv_bytes > dev.memory_bytes)
-        return err_set(info, ERR_LIMIT, "kv-cache-memory-bytes",
-                       "--kv-cache-memory-bytes %zu MiB is more than the %zu MiB of memory here",
-                       h->kv_bytes >> 20, dev.memory_bytes >> 20);
     if (h->kv_bytes < per_seq)
         return err_set(
             info, ERR_LIMIT, "kv-cache-memory-bytes",
-            "the KV cache has %zu MiB, but one sequence of %d tokens needs %zu MiB; lower "
-            "--max-model-len or raise --kv-cache-memory-bytes",
+            "the KV cache of a replica has %zu MiB, but one sequence of %d tokens needs %zu MiB; "
+            "lower --max-model-len or raise --kv-cache-memory-bytes",
             h->kv_bytes >> 20, context, (per_seq >> 20) + 1);
     return ERR_OK;
 }
@@ -151,13 +173,12 @@ static enum err set_names(struct model_host *h, const struct serve_options *o, s
     return ERR_OK;
 }
 
-static enum err start_engine(struct model_host *h, const struct serve_options *o,
-                             const struct log *log, struct metrics *metrics, struct app *app,
-                             struct err_info *info) {
+static enum err start_engines(struct model_host *h, const struct serve_options *o,
+                              const struct log *log, struct metrics *metrics, struct app *app,
+                              struct err_info *info) {
     struct eng_config cfg = {
         .weights = h->weights,
         .ops = &kn_ops_cpu,
-        .device = h->device,
         .kv_bytes = h->kv_bytes,
         .max_num_seqs = (int32_t)o->max_num_seqs,
         .max_num_batched_tokens = (int32_t)o->max_num_batched_tokens,
@@ -173,10 +194,22 @@ static enum err start_engine(struct model_host *h, const struct serve_options *o
         .adapters = h->adapters.registry,
         .io = h->adapters.fetch,
         .max_loras = (int32_t)o->max_loras,
-        .background = h->background,
     };
-    enum err rc = eng_create(&cfg, &h->engine, info);
-    return rc ? rc : eng_start(h->engine, info);
+    h->replicas.stall_ns = app->stall_ns;
+    h->replicas.clock = app->clock;
+    enum err rc = ERR_OK;
+    for (int32_t i = 0, n = (int32_t)o->replicas; i < n && !rc; i++) {
+        cfg.device = h->devices[i];
+        cfg.replica = i;
+        if (i == n - 1) // training is beside the last one alone
+            cfg.background = h->background;
+        struct eng **e = &h->replicas.engine[i];
+        rc = eng_create(&cfg, e, info);
+        h->replicas.n += !rc;
+        if (!rc)
+            rc = eng_start(*e, info);
+    }
+    return rc;
 }
 
 // What answers name as their system: build, kernel set and model. The content's digest follows in /version.
@@ -227,7 +260,7 @@ enum err model_host_open(struct model_host *h, const char *path, const struct se
         neutral_sampling(&h->config);
     if ((rc = set_context(h, o, app, info)) || (rc = set_names(h, o, app, info)) ||
         (rc = mdl_source_tokenizer(h->source, &h->tokenizer, info)) ||
-        (rc = open_template(h, o, log, info)) || (rc = open_device(h, o, info)) ||
+        (rc = open_template(h, o, log, info)) || (rc = open_devices(h, o, info)) ||
         (rc = mdl_weights_load(h->source, &kn_ops_cpu, h->device, 0, 1, &progress, &h->weights,
                                info)) ||
         (rc = size_kv(h, o, app->max_model_len, info)) || (rc = set_fingerprint(h, app)))
@@ -238,19 +271,28 @@ enum err model_host_open(struct model_host *h, const char *path, const struct se
     app->model_path = path;
     rc = adapter_host_open(&h->adapters, o, h->data_dir, &h->config, app, log, info);
     if (!rc)
-        rc = start_engine(h, o, log, metrics, app, info);
-    app->engine = h->adapters.engine = h->engine;
-    return rc;
+        rc = start_engines(h, o, log, metrics, app, info);
+    app->replicas = &h->replicas;
+    return rc ? rc : adapter_host_start(&h->adapters, &h->replicas, info);
+}
+
+struct eng *model_host_trainer(const struct model_host *h, struct kn_device **device) {
+    int32_t last = h->replicas.n - 1;
+    *device = h->devices[last];
+    return h->replicas.engine[last];
 }
 
 void model_host_close(struct model_host *h) {
     adapter_host_stop(&h->adapters);
-    if (h->engine) {
-        eng_stop(h->engine);
-        eng_destroy(h->engine);
-    }
+    for (int32_t i = 0; i < h->replicas.n; i++)
+        eng_stop(h->replicas.engine[i]);
+    for (int32_t i = 0; i < h->replicas.n; i++)
+        eng_destroy(h->replicas.engine[i]);
     adapter_host_close(&h->adapters);
     mdl_weights_destroy(h->weights);
+    for (int i = 0; i < REPLICAS_MAX; i++)
+        if (h->devices[i] && h->devices[i] != h->device)
+            kn_ops_cpu.close(h->devices[i]);
     if (h->device)
         kn_ops_cpu.close(h->device);
     chat_template_destroy(h->template);

@@ -91,7 +91,7 @@ static void set_draining(struct serve *s) {
     atomic_compare_exchange_strong(&s->app.accept_until_ns, &none, until);
     if (atomic_compare_exchange_strong(&s->app.state, &ready, APP_DRAINING))
         log_write(&s->log, LOG_INFO, "draining: not ready from now on, %d requests in flight",
-                  eng_in_flight(s->host.engine));
+                  replicas_in_flight(&s->host.replicas));
 }
 
 static void begin_drain(struct app *app) {
@@ -238,22 +238,23 @@ static void drain(struct serve *s) {
     int64_t deadline =
         (now > accept_until ? now : accept_until) + seconds(s->options.drain_timeout);
     log_write(&s->log, LOG_INFO, "stopping when %d requests are answered",
-              eng_in_flight(s->host.engine));
+              replicas_in_flight(&s->host.replicas));
     while (!is_over(accept_until)) {
         int sig = wait_signal(s, 20);
         if (sig == SIGTERM || sig == SIGINT)
             break;
     }
-    eng_drain(s->host.engine);
+    replicas_drain(&s->host.replicas);
     gw_server_stop_accepting(s->app.server);
     while (!is_over(deadline)) {
-        if (eng_in_flight(s->host.engine) == 0 && gw_server_in_flight(s->app.server) == 0)
+        if (replicas_in_flight(&s->host.replicas) == 0 && gw_server_in_flight(s->app.server) == 0)
             break;
         int sig = wait_signal(s, 20);
         if (sig == SIGTERM || sig == SIGINT)
             break;
     }
-    log_write(&s->log, LOG_INFO, "stopping: %d requests cut", eng_in_flight(s->host.engine));
+    log_write(&s->log, LOG_INFO, "stopping: %d requests cut",
+              replicas_in_flight(&s->host.replicas));
 }
 
 // A drain over HTTP leaves the process up, not ready, until the orchestrator sends SIGTERM.
@@ -272,7 +273,10 @@ static void run(struct serve *s) {
 static void say_ready(const struct serve *s, double load_seconds) {
     log_write(&s->log, LOG_INFO, "%s: context %d, weights %zu MiB, KV cache up to %zu MiB, %s",
               s->app.names[0], s->app.max_model_len, s->host.weights->bytes >> 20,
-              s->host.kv_bytes >> 20, s->app.kernel_set);
+              s->host.kv_bytes * (size_t)s->host.replicas.n >> 20, s->app.kernel_set);
+    if (s->host.replicas.n > 1)
+        log_write(&s->log, LOG_INFO, "%d replicas share %d compute threads",
+                  (int)s->host.replicas.n, s->host.threads);
     log_write(&s->log, LOG_INFO, "ready in %.2f s: %s://%s:%d/v1", load_seconds,
               s->options.ssl_certfile ? "https" : "http", s->options.host,
               gw_server_port(s->app.server));

@@ -15,7 +15,7 @@ struct serve_options {
     int64_t kv_cache_bytes; // 0: from the memory limit
     bool prefix_caching;
     double prefill_stretch;
-    int64_t threads;
+    int64_t replicas, threads;
     const char *isa;
     // adapters
     bool enable_lora;

@@ -90,6 +90,7 @@ enum err train_place_create(struct train_place *p, const struct ft_exec_config *
                             struct ft_exec **out, struct err_info *info) {
     struct ft_exec_config c = *cfg;
     c.memory = (struct ft_memory){borrow, give, p};
+    c.device = p->device;
     c.wake = wake;
     c.wake_arg = p;
     enum err e = check_room(p, c, info);

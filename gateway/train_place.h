@@ -11,9 +11,10 @@
 #include "serving/engine.h"
 
 struct train_place {
-    struct eng *engine; // set before the first executor is made
-    size_t memory;      // the most that the engine can lend
-    struct lock lock;   // guards the two below; held by the engine while a slice runs
+    struct eng *engine;       // set before the first executor is made, and its device
+    struct kn_device *device; //
+    size_t memory;            // the most that the engine can lend
+    struct lock lock;         // guards the two below; held by the engine while a slice runs
     struct ft_exec *exec;
     bool leaving;         // the engine shall give its memory back and forget it
     struct mailbox *left; // only ever woken

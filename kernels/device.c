@@ -23,6 +23,7 @@ enum err kn_require(const struct kn_ops *ops, unsigned needs, struct err_info *i
         NEED(discard, any),
         NEED(queue_create, any),
         NEED(queue_destroy, any),
+        NEED(queue_device, any),
         NEED(queue_submit, any),
         NEED(queue_wait, any),
         NEED(upload, any),

@@ -4,8 +4,10 @@
 // returns.
 //
 // Rules
-// 1. One queue is driven by one host thread. Two devices share nothing, so two engines fit in one
-// process.
+// 1. One queue is driven by one host thread. Two devices share nothing but weights, so two engines fit
+//    in one process: a weight is read by the queues of every device of its backend that has the same
+//    kernel set, and lives until the device that made it is closed. All other memory is used on the
+//    device that gave it.
 // 2. Device addresses (kn_addr) are opaque: callers add byte offsets, and never read through them.
 // 3. Parameter structs are copied when an operation is recorded; what they point to by kn_addr must
 //    stay alive until the queue has passed the operation.
@@ -34,6 +36,7 @@ struct kn_device_config {
     int threads;     // CPU: 0 = smaller of affinity and cgroup limit
     const char *isa; // CPU: NULL = best of "avx512bf16", "avx512", "avx2", "portable"
     bool pin;        // CPU: keep the pool on the process's CPUs
+    int part, parts; // CPU, with pin: on the part-th of so many equal parts of them; 0, 0: on all
 };
 
 struct kn_device_info {
@@ -230,6 +233,7 @@ struct kn_ops {
 
     enum err (*queue_create)(struct kn_device *d, struct kn_queue **out);
     void (*queue_destroy)(struct kn_queue *q);
+    struct kn_device *(*queue_device)(const struct kn_queue *q); // that made it
     enum err (*queue_submit)(struct kn_queue *q); // starts what was recorded; optional before wait
     enum err (*queue_wait)(struct kn_queue *q,
                            struct err_info *info); // runs to the end; sticky error

@@ -109,11 +109,11 @@ static enum err alloc_device(struct mdl_forward *f) {
     f->workspace_bytes = lay_out(f);
     if (f->workspace_bytes == SIZE_MAX)
         return ERR_NOMEM;
-    enum err e = f->ops->alloc(f->w->device, f->workspace_bytes, &f->workspace);
+    enum err e = f->ops->alloc(f->device, f->workspace_bytes, &f->workspace);
     if (e)
         return e;
     add_base(&f->buf, f->workspace);
-    e = f->ops->alloc(f->w->device, EXTRA_BYTES, &f->extra);
+    e = f->ops->alloc(f->device, EXTRA_BYTES, &f->extra);
     if (!e)
         f->extra_bytes = EXTRA_BYTES;
     return e;
@@ -149,6 +149,7 @@ enum err mdl_forward_create(const struct mdl_weights *w, struct kn_queue *q,
     f->w = w;
     f->ops = w->ops;
     f->q = q;
+    f->device = w->ops->queue_device(q);
     f->clock = clock;
     f->limits = *limits;
     f->slice_ns = SLICE_NS;
@@ -174,9 +175,9 @@ void mdl_forward_destroy(struct mdl_forward *f) {
     if (!f)
         return;
     if (f->workspace)
-        f->ops->free(f->w->device, f->workspace, f->workspace_bytes);
+        f->ops->free(f->device, f->workspace, f->workspace_bytes);
     if (f->extra)
-        f->ops->free(f->w->device, f->extra, f->extra_bytes);
+        f->ops->free(f->device, f->extra, f->extra_bytes);
     mem_free(f->stage);
     mem_free(f->rows);
     mem_free(f->samples);

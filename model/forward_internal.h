@@ -68,6 +68,7 @@ struct mdl_forward {
     const struct mdl_weights *w;
     const struct kn_ops *ops;
     struct kn_queue *q;
+    struct kn_device *device; // the queue's
     const struct clock *clock;
     struct mdl_forward_limits limits;
 

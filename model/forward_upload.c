@@ -108,13 +108,13 @@ static enum err reserve_extra(struct mdl_forward *f, size_t bytes) {
         bytes = 2 * f->extra_bytes;
     unsigned char *stage = mem_alloc(bytes);
     kn_addr extra;
-    enum err e = stage ? f->ops->alloc(f->w->device, bytes, &extra) : ERR_NOMEM;
+    enum err e = stage ? f->ops->alloc(f->device, bytes, &extra) : ERR_NOMEM;
     if (e) {
         mem_free(stage);
         return e;
     }
     if (f->extra)
-        f->ops->free(f->w->device, f->extra, f->extra_bytes);
+        f->ops->free(f->device, f->extra, f->extra_bytes);
     mem_free(f->extra_stage);
     f->extra = extra;
     f->extra_stage = stage;

@@ -20,6 +20,7 @@ struct resident {
 
 struct mdl_lora {
     const struct mdl_weights *w;
+    struct kn_device *device;                // that holds it
     struct resident (*modules)[MDL_TARGETS]; // [n_layers]
     kn_addr memory;
     size_t bytes;
@@ -64,7 +65,7 @@ void mdl_lora_destroy(struct mdl_lora *l) {
     if (!l)
         return;
     if (l->memory)
-        l->w->ops->free(l->w->device, l->memory, l->bytes);
+        l->w->ops->free(l->device, l->memory, l->bytes);
     mem_free(l->modules);
     mem_free(l);
 }
@@ -154,9 +155,10 @@ enum err mdl_lora_create(const struct mdl_weights *w, struct kn_queue *q,
     if (!l)
         return err_set(info, ERR_NOMEM, NULL, "out of memory for an adapter");
     l->w = w;
+    l->device = w->ops->queue_device(q);
     l->bytes = mdl_lora_bytes_for(w, a);
     l->modules = mem_calloc((size_t)a->n_layers, sizeof *l->modules);
-    if (!l->modules || w->ops->alloc(w->device, l->bytes, &l->memory))
+    if (!l->modules || w->ops->alloc(l->device, l->bytes, &l->memory))
         e = err_set(info, ERR_NOMEM, NULL, "out of memory for an adapter of %zu bytes", l->bytes);
     if (!e)
         e = put_all(l, q, a, info);

@@ -10,8 +10,8 @@
 
 struct mdl_lora; // resident; immutable for serving, its matrices change in training
 
-// Copies and packs; the adapter may be freed afterwards. Runs on the queue (upload), so by its
-// thread, or by any thread with a queue of its own.
+// Copies and packs, into memory of the queue's device; the adapter may be freed afterwards. Runs on
+// the queue (upload), so by its thread, or by any thread with a queue of its own.
 enum err mdl_lora_create(const struct mdl_weights *w, struct kn_queue *q,
                          const struct mdl_adapter *a, struct mdl_lora **out, struct err_info *info);
 void mdl_lora_destroy(struct mdl_lora *l); // no slot may hold it, no queued work use it

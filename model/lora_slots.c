@@ -85,7 +85,8 @@ enum err mdl_lora_slots_create(const struct mdl_weights *w, struct kn_queue *q, 
     s->entries = mem_calloc(n, sizeof *s->entries);
     s->users = mem_calloc((size_t)w->config.n_layers, sizeof *s->users);
     s->bytes = n * sizeof *s->entries;
-    if (!s->held || !s->entries || !s->users || w->ops->alloc(w->device, s->bytes, &s->table)) {
+    if (!s->held || !s->entries || !s->users ||
+        w->ops->alloc(w->ops->queue_device(q), s->bytes, &s->table)) {
         mdl_lora_slots_destroy(s);
         return err_set(info, ERR_NOMEM, NULL, "out of memory for %d adapter slots", n_slots);
     }
@@ -97,7 +98,7 @@ void mdl_lora_slots_destroy(struct mdl_lora_slots *s) {
     if (!s)
         return;
     if (s->table)
-        s->w->ops->free(s->w->device, s->table, s->bytes);
+        s->w->ops->free(s->w->ops->queue_device(s->q), s->table, s->bytes);
     mem_free(s->held);
     mem_free(s->entries);
     mem_free(s->users);

@@ -33,7 +33,7 @@ struct mdl_layer {
 struct mdl_weights {
     struct mdl_config config;
     const struct kn_ops *ops;
-    struct kn_device *device; // that holds them; outlives the weights
+    struct kn_device *device; // that holds them; outlives the weights. Engines may run on others
     int rank, world;
     struct mdl_layer *layers;                  // [config.n_layers]
     int32_t n_heads, n_kv_heads, intermediate; // of this rank

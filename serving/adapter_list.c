@@ -10,7 +10,12 @@ static void describe(struct adp_registry *r, const struct adp_version *v, struct
     i->version = v->number;
     i->state = v->state;
     i->pins = v->pins;
-    i->running = atomic_load(&v->running);
+    i->replicas = r->cfg.replicas;
+    for (int32_t k = 0; k < i->replicas; k++) {
+        i->replica[k].place = v->replica[k].place;
+        i->replica[k].running = atomic_load(&v->replica[k].running);
+        i->running += i->replica[k].running;
+    }
     i->max_r = v->max_r;
     i->created = v->created;
     i->in_host_memory = v->host;

@@ -55,12 +55,17 @@ static bool serves(const struct adp_version *v) {
 enum err adp_create(const struct adp_config *cfg, struct adp_registry **out,
                     struct err_info *info) {
     *out = NULL;
+    if (cfg->replicas > ADP_MAX_REPLICAS)
+        return err_set(info, ERR_INVALID, "replicas", "there can be 1 to %d replicas",
+                       (int)ADP_MAX_REPLICAS);
     if (cfg->max_host < 1)
         return err_set(info, ERR_INVALID, "max-cpu-loras", "max-cpu-loras must be at least 1");
     struct adp_registry *r = mem_zalloc(sizeof *r);
     if (!r)
         return err_set(info, ERR_NOMEM, NULL, "out of memory for the adapters");
     r->cfg = *cfg;
+    if (r->cfg.replicas < 1)
+        r->cfg.replicas = 1;
     r->next = cfg->next_version ? cfg->next_version : 1;
     lock_init(&r->lock);
     *out = r;
@@ -74,6 +79,8 @@ void adp__unref(struct adp_version *v) {
     mem_free(v->path);
     mem_free(v->source);
     mem_free(v->reason);
+    for (int32_t i = 0; i < v->reg->cfg.replicas; i++)
+        mem_free(v->replica[i].reason);
     mem_free(v);
 }
 
@@ -239,11 +246,7 @@ enum err adp_check_name(const struct adp_registry *r, const char *name, struct e
 void adp__let_go(struct adp_version *v) {
     struct adp_registry *r = v->reg;
     adp__free_host(v);
-    r->retired[(r->retired_at + r->n_retired) % ADP__RETIRED_MAX] = v->number;
-    if (r->n_retired < ADP__RETIRED_MAX)
-        r->n_retired++;
-    else
-        r->retired_at = (r->retired_at + 1) % ADP__RETIRED_MAX;
+    r->retired[r->n_retired++ % ADP__RETIRED_MAX] = v->number;
 }
 
 static void end_version(struct adp_version *v) {
@@ -441,17 +444,13 @@ void adp_release(struct adp_version *v) {
     lock_drop(&r->lock);
 }
 
-void adp_set_running(struct adp_version *v, int32_t n) {
-    atomic_store(&v->running, n);
-}
-
-size_t adp_take_retired(struct adp_registry *r, uint64_t *out, size_t cap) {
+size_t adp_take_retired(struct adp_registry *r, uint64_t *seen, uint64_t *out, size_t cap) {
     size_t n = 0;
     lock_take(&r->lock);
-    for (; n < cap && r->n_retired; n++, r->n_retired--) {
-        out[n] = r->retired[r->retired_at];
-        r->retired_at = (r->retired_at + 1) % ADP__RETIRED_MAX;
-    }
+    if (r->n_retired - *seen > ADP__RETIRED_MAX)
+        *seen = r->n_retired - ADP__RETIRED_MAX;
+    while (n < cap && *seen < r->n_retired)
+        out[n++] = r->retired[(*seen)++ % ADP__RETIRED_MAX];
     lock_drop(&r->lock);
     return n;
 }

@@ -30,7 +30,11 @@ enum adp_state {
 const char *adp_state_name(enum adp_state s); // "staged"
 bool adp_edge_is_legal(enum adp_state from, enum adp_state to);
 
-enum { ADP_NAME_MAX = 128, ADP_PATH_MAX = 1024, ADP_MAX_NAMES = 4096 };
+enum { ADP_NAME_MAX = 128, ADP_PATH_MAX = 1024, ADP_MAX_NAMES = 4096, ADP_MAX_REPLICAS = 64 };
+
+// Where a version is in one engine's slots.
+enum adp_place { ADP_PLACE_NONE, ADP_PLACE_LOADING, ADP_PLACE_READY, ADP_PLACE_FAILED };
+const char *adp_place_name(enum adp_place p); // "none"
 
 struct adp_registry;
 struct adp_version; // ended by the registry once nobody holds it
@@ -39,6 +43,7 @@ struct adp_config {
     const struct mdl_config *model;
     int32_t max_rank; // 0: what the kernels allow
     int32_t max_host; // versions whose matrices are kept in host memory; the rest is read again
+    int32_t replicas; // engines that serve them; 0: 1
     uint64_t next_version;   // the first number to give; 0: 1
     const char *const *base; // names that the base has: no adapter may take one
     size_t n_base;
@@ -103,10 +108,19 @@ void adp_host_drop(struct adp_version *v);
 
 // For the engine. Holds a version's memory without pinning it.
 void adp_hold(struct adp_version *v);
-// How many sequences run on it, for listings.
-void adp_set_running(struct adp_version *v, int32_t n);
-// Numbers of versions that were retired since the last call, up to `cap`.
-size_t adp_take_retired(struct adp_registry *r, uint64_t *out, size_t cap);
+// How many sequences of the replica run on it, for listings.
+void adp_set_running(struct adp_version *v, int32_t replica, int32_t n);
+// What the replica's slots have of it; `reason` of FAILED, else NULL.
+void adp_set_place(struct adp_version *v, int32_t replica, enum adp_place p, const char *reason);
+bool adp_is_verifying(const struct adp_version *v);
+bool adp_is_over(const struct adp_version *v); // RETIRED or FAILED, and not pinned any more
+// Numbers of versions that ended (retired, or failed after they were read) since the last call, up to
+// `cap`; *seen is the caller's, 0 at first.
+size_t adp_take_retired(struct adp_registry *r, uint64_t *seen, uint64_t *out, size_t cap);
+
+enum adp_place adp_place(struct adp_version *v, int32_t replica);
+// Why it is FAILED there; "" otherwise.
+void adp_place_reason(struct adp_version *v, int32_t replica, char *out, size_t cap);
 
 // ---- what is there
 
@@ -118,7 +132,12 @@ struct adp_info {
     enum adp_state state;
     bool active, former, in_host_memory;
     int32_t pins, running, max_r; // requests that hold it; sequences that run
-    int64_t created;              // Unix seconds
+    int32_t replicas;
+    struct {
+        enum adp_place place;
+        int32_t running;
+    } replica[ADP_MAX_REPLICAS]; // [replicas]
+    int64_t created;             // Unix seconds
 };
 // Calls `each` for every version, in the order of their numbers; retired ones are forgotten after a
 // while. `each` gets a copy and may call anything. ERR_NOMEM.

@@ -8,7 +8,13 @@
 
 enum {
     ADP__DEAD_MAX = 64,     // retired and failed versions that are still listed
-    ADP__RETIRED_MAX = 256, // that the engine was not told of yet
+    ADP__RETIRED_MAX = 256, // that an engine may not know of yet
+};
+
+struct adp__replica {
+    _Atomic int32_t running;
+    enum adp_place place; // the rest is guarded by the registry's lock
+    char *reason;         // of FAILED; NULL: out of memory for it
 };
 
 struct adp_version {
@@ -20,7 +26,6 @@ struct adp_version {
     char base[256];
     char *source;
     int32_t max_r;
-    _Atomic int32_t running;
     // The rest is guarded by the registry's lock.
     char *path;
     enum adp_state state;
@@ -29,7 +34,8 @@ struct adp_version {
     int32_t pins; // requests
     struct mdl_adapter *host;
     int32_t host_users;
-    uint64_t host_used; // tick of the last use
+    uint64_t host_used;            // tick of the last use
+    struct adp__replica replica[]; // [cfg.replicas]
 };
 
 struct adp__name {
@@ -47,8 +53,10 @@ struct adp_registry {
     size_t n_names, cap_names;
     struct adp_alias_info *aliases;
     size_t n_aliases, cap_aliases;
-    uint64_t retired[ADP__RETIRED_MAX]; // a ring; an older number that is overwritten costs cache
-    size_t retired_at, n_retired;       // space until its blocks age, nothing else
+    // The last numbers that ended, number i at [i % max]; one that an engine does not see any more costs
+    // cache space until its blocks age, nothing else.
+    uint64_t retired[ADP__RETIRED_MAX];
+    uint64_t n_retired;
 };
 
 // With the lock held.
@@ -57,6 +65,6 @@ void adp__unref(struct adp_version *v);
 enum err adp__insert(struct adp_registry *r, struct adp_version *v);
 void adp__trim_dead(struct adp_registry *r);
 void adp__trim_host(struct adp_registry *r);
-// No request will use it any more: its host memory goes, and the engine is told.
+// No request will use it any more: its host memory goes, and the engines are told.
 void adp__let_go(struct adp_version *v);
 void adp__free_host(struct adp_version *v); // unless somebody reads it

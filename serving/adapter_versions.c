@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "serving/adapter_registry_internal.h"
+#include <stdio.h>
 #include <string.h>
 
 // ---- host memory, under the lock
@@ -15,7 +16,19 @@ void adp__free_host(struct adp_version *v) {
     v->host = NULL;
 }
 
+// A former version counts as used just before the active one of its name: as long as a name is in use, it
+// can be rolled back without reading a file.
+static void share_use(struct adp_registry *r) {
+    for (size_t i = 0; i < r->n_names; i++) {
+        const struct adp_version *active = r->names[i].active;
+        struct adp_version *former = r->names[i].former;
+        if (active && former && former->host_used + 1 < active->host_used)
+            former->host_used = active->host_used - 1;
+    }
+}
+
 void adp__trim_host(struct adp_registry *r) {
+    share_use(r);
     for (;;) {
         int32_t n = 0;
         struct adp_version *oldest = NULL;
@@ -52,7 +65,7 @@ static enum err read_checked(const struct adp_registry *r, const char *path, cha
 
 static struct adp_version *new_version(struct adp_registry *r, const char *name,
                                        const struct adp_origin *from) {
-    struct adp_version *v = mem_zalloc(sizeof *v);
+    struct adp_version *v = mem_zalloc(sizeof *v + (size_t)r->cfg.replicas * sizeof v->replica[0]);
     if (!v)
         return NULL;
     v->reg = r;
@@ -175,6 +188,56 @@ enum err adp_set_path(struct adp_version *v, const char *path) {
     v->path = copy;
     lock_drop(&v->reg->lock);
     return ERR_OK;
+}
+
+// ---- places in engines
+
+const char *adp_place_name(enum adp_place p) {
+    static const char *const names[] = {"none", "loading", "ready", "failed"};
+    return names[p];
+}
+
+void adp_set_running(struct adp_version *v, int32_t replica, int32_t n) {
+    atomic_store(&v->replica[replica].running, n);
+}
+
+void adp_set_place(struct adp_version *v, int32_t replica, enum adp_place p, const char *reason) {
+    char *copy = reason ? mem_strdup(reason) : NULL;
+    struct adp__replica *r = &v->replica[replica];
+    lock_take(&v->reg->lock);
+    char *before = r->reason;
+    r->place = p;
+    r->reason = copy;
+    lock_drop(&v->reg->lock);
+    mem_free(before);
+}
+
+enum adp_place adp_place(struct adp_version *v, int32_t replica) {
+    lock_take(&v->reg->lock);
+    enum adp_place p = v->replica[replica].place;
+    lock_drop(&v->reg->lock);
+    return p;
+}
+
+void adp_place_reason(struct adp_version *v, int32_t replica, char *out, size_t cap) {
+    lock_take(&v->reg->lock);
+    const char *why = v->replica[replica].reason;
+    snprintf(out, cap, "%s", why ? why : "");
+    lock_drop(&v->reg->lock);
+}
+
+bool adp_is_verifying(const struct adp_version *v) {
+    lock_take(&v->reg->lock);
+    bool verifying = v->state == ADP_VERIFYING;
+    lock_drop(&v->reg->lock);
+    return verifying;
+}
+
+bool adp_is_over(const struct adp_version *v) {
+    lock_take(&v->reg->lock);
+    bool over = (v->state == ADP_RETIRED || v->state == ADP_FAILED) && !v->pins;
+    lock_drop(&v->reg->lock);
+    return over;
 }
 
 // ---- again

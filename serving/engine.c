@@ -102,7 +102,7 @@ enum err eng_create(const struct eng_config *cfg, struct eng **out, struct err_i
         eng_destroy(e);
         return err;
     }
-    eng__metrics_init(&e->metrics, cfg->metrics, cfg->model_label, cfg->vllm_metrics);
+    eng__metrics_init(&e->metrics, cfg->metrics, cfg->model_label, cfg->replica, cfg->vllm_metrics);
     atomic_store(&e->last_turn_ns, eng__now(e));
     *out = e;
     return ERR_OK;
@@ -199,8 +199,7 @@ enum err eng_start(struct eng *e, struct err_info *info) {
 
 void eng_stop(struct eng *e) {
     lock_take(&e->submit_lock);
-    bool first = !e->closed;
-    e->closed = true;
+    bool first = !atomic_exchange(&e->closed, true);
     lock_drop(&e->submit_lock);
     if (!first)
         return;
@@ -234,5 +233,13 @@ void eng_health(const struct eng *e, struct eng_health *out) {
         .running = atomic_load(&e->running),
         .waiting = atomic_load(&e->waiting),
         .busy = busy,
+    };
+}
+
+void eng_load(const struct eng *e, struct eng_load *out) {
+    *out = (struct eng_load){
+        .owed = atomic_load(&e->owed),
+        .full = atomic_load(&e->queued) >= e->cfg.max_queue,
+        .dead = atomic_load(&e->closed),
     };
 }

@@ -74,11 +74,13 @@ struct eng_config {
     struct adp_registry *adapters;
     struct io_pool *io;
     int32_t max_loras;
+    int32_t replica; // its number among the engines of the registry; a label of its metrics
 };
 
 enum eng_kind {
     ENG_GENERATE,
     ENG_SCORE, // ids + mask -> PROMPT events; generates nothing, ends with ENG_FINISH_LENGTH
+    ENG_LOAD, // ends, with ENG_FINISH_LENGTH, when its adapter is in a slot; the prompt is not looked at
 };
 
 struct eng_sampling {
@@ -117,6 +119,7 @@ struct eng_request {
     uint64_t adapter_version; // 0: base
     int32_t adapter_slot;     // -1: base; where the caller has hooks of its own, one of its slots
     uint64_t cache_salt;
+    bool internal; // of the server itself: also taken while it drains, and beyond max_queue
 
     // Called on the engine thread after a step that put events into an empty stream, and for the
     // last one; must not block, nor release the stream. The consumer then calls eng_stream_next
@@ -190,3 +193,12 @@ struct eng_health {
     bool busy; // has work that waits for the loop, not for a consumer to read
 };
 void eng_health(const struct eng *e, struct eng_health *out);
+
+// What a new request would find, for choosing among engines. Any thread.
+struct eng_load {
+    // Work that was accepted and is not done, in tokens of a prompt: a token that is to be generated counts
+    // for several, and of a long answer only the first part, as most end early.
+    int64_t owed;
+    bool full, dead; // max_queue is reached; the engine has stopped
+};
+void eng_load(const struct eng *e, struct eng_load *out);

@@ -37,10 +37,12 @@ enum err eng__adapters_init(struct eng *e, struct err_info *info) {
     return ERR_OK;
 }
 
-static void let_version_go(struct eng__slot *s) {
+// Why: NULL unless it could not be made resident.
+static void let_version_go(struct eng__slot *s, const char *why) {
     if (!s->version)
         return;
-    adp_set_running(s->version, 0);
+    adp_set_running(s->version, s->e->cfg.replica, 0);
+    adp_set_place(s->version, s->e->cfg.replica, why ? ADP_PLACE_FAILED : ADP_PLACE_NONE, why);
     adp_release(s->version);
     s->version = NULL;
     s->number = 0;
@@ -54,7 +56,7 @@ void eng__adapters_fini(struct eng *e) {
         mdl_lora_set(a->table, i, NULL);
         e->cfg.ops->queue_wait(e->queue, NULL);
         mdl_lora_destroy(s->resident);
-        let_version_go(s);
+        let_version_go(s, NULL);
     }
     if (a->n) {
         lock_take(&a->lock); // the last job may still be in its wake
@@ -123,7 +125,7 @@ static enum err clear(struct eng *e, struct eng__slot *s) {
         return err;
     s->old = s->resident;
     s->resident = NULL;
-    let_version_go(s);
+    let_version_go(s, NULL);
     return ERR_OK;
 }
 
@@ -146,6 +148,7 @@ static void fill(struct eng *e, struct eng__slot *s, struct adp_version *v) {
     adp_hold(v);
     s->version = v;
     s->number = adp_number(v);
+    adp_set_place(v, e->cfg.replica, ADP_PLACE_LOADING, NULL);
     start_job(e, s);
 }
 
@@ -164,7 +167,7 @@ static void collect(struct eng *e, struct eng__slot *s) {
         uint64_t number = s->number;
         mdl_lora_destroy(s->resident);
         s->resident = NULL;
-        let_version_go(s);
+        let_version_go(s, s->error.message[0] ? s->error.message : err_text(err));
         fail_waiting(e, number, err);
         return;
     }
@@ -173,6 +176,10 @@ static void collect(struct eng *e, struct eng__slot *s) {
     s->users = 0;
     s->used = ++e->adapters.ticks;
     metric_add(e->metrics.adapter_loads, 1);
+    adp_set_place(s->version, e->cfg.replica, ADP_PLACE_READY, NULL);
+    // Its turn to be forgotten came while it was read.
+    if (adp_is_over(s->version) && !clear(e, s))
+        start_job(e, s);
 }
 
 static bool ended(struct eng *e, const struct eng__slot *s) {
@@ -185,12 +192,13 @@ static bool ended(struct eng *e, const struct eng__slot *s) {
 static bool forget_retired(struct eng *e) {
     struct eng__adapters *a = &e->adapters;
     uint64_t numbers[16];
-    size_t n = adp_take_retired(e->cfg.adapters, numbers, sizeof numbers / sizeof *numbers);
+    size_t n = adp_take_retired(e->cfg.adapters, &a->retired_seen, numbers,
+                                sizeof numbers / sizeof *numbers);
     for (size_t k = 0; k < n; k++) {
         kv_pool_forget(e->pool, numbers[k], false);
         for (int32_t i = 0; i < a->n; i++) {
             struct eng__slot *s = &a->slots[i];
-            // One that is being filled goes when its turn to be evicted comes.
+            // One that is being filled goes when it is filled.
             if (s->state == ENG__SLOT_READY && s->number == numbers[k] && !clear(e, s))
                 start_job(e, s);
         }
@@ -236,7 +244,7 @@ static void count_users(struct eng *e) {
     }
     for (int32_t i = 0; i < a->n; i++)
         if (a->slots[i].state == ENG__SLOT_READY)
-            adp_set_running(a->slots[i].version, a->slots[i].users);
+            adp_set_running(a->slots[i].version, e->cfg.replica, a->slots[i].users);
 }
 
 // Whoever does not read must not keep others from a slot.

@@ -32,7 +32,8 @@ struct eng__adapters {
     int32_t n;               // 0: no adapters
     int32_t filling;
     uint64_t ticks;
-    struct lock lock; // around done and the wake that follows
+    uint64_t retired_seen; // of the registry's list
+    struct lock lock;      // around done and the wake that follows
 };
 
 enum err eng__adapters_init(struct eng *e, struct err_info *info);

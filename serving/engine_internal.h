@@ -24,13 +24,14 @@ struct eng {
     // Shared.
     struct mailbox *mailbox;
     struct lock submit_lock; // around closed, in_flight's growth and sending a request
-    bool closed;             // nothing comes in any more
+    _Atomic bool closed;     // nothing comes in any more
     int32_t max_in_flight;
     _Atomic bool draining, stop;
     _Atomic bool alive;
     _Atomic bool busy;
     _Atomic int32_t in_flight;        // accepted, and its last message from the consumer taken
     _Atomic int32_t queued;           // of those, not admitted yet
+    _Atomic int64_t owed;             // sum of their `owed`
     _Atomic int32_t waiting, running; // requests, for eng_health
     _Atomic int64_t last_turn_ns;
     struct thread thread;

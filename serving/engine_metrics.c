@@ -137,7 +137,7 @@ static void make_histograms(struct maker *k, struct eng__metrics *m) {
 }
 
 void eng__metrics_init(struct eng__metrics *m, struct metrics *registry, const char *model,
-                       bool vllm) {
+                       int32_t replica, bool vllm) {
     *m = (struct eng__metrics){0};
     if (!registry)
         return;
@@ -146,10 +146,10 @@ void eng__metrics_init(struct eng__metrics *m, struct metrics *registry, const c
     buf_init(&k.vllm, 0);
     buf_puts(&k.graft, "model=\"");
     metrics_escape_label(&k.graft, model ? model : "");
-    buf_puts(&k.graft, "\"");
+    buf_printf(&k.graft, "\",replica=\"%d\"", (int)replica);
     buf_puts(&k.vllm, "model_name=\"");
     metrics_escape_label(&k.vllm, model ? model : "");
-    buf_puts(&k.vllm, "\",engine=\"0\"");
+    buf_printf(&k.vllm, "\",engine=\"%d\"", (int)replica);
     if (!buf_err(&k.graft) && !buf_err(&k.vllm)) {
         make_numbers(&k, m);
         make_histograms(&k, m);
@@ -163,6 +163,8 @@ static double seconds(int64_t ns) {
 }
 
 void eng__metrics_request(struct eng__metrics *m, const struct eng__req *q, int64_t now_ns) {
+    if (q->r.internal)
+        return;
     int32_t generated = 0;
     for (int32_t c = 0; c < q->r.n; c++)
         generated += q->choices[c].n_generated;

@@ -23,7 +23,7 @@ struct eng__metrics { // each may be NULL: updates of NULL do nothing
 };
 
 void eng__metrics_init(struct eng__metrics *m, struct metrics *registry, const char *model,
-                       bool vllm);
+                       int32_t replica, bool vllm);
 // A request ended: counts it and its durations.
 void eng__metrics_request(struct eng__metrics *m, const struct eng__req *q, int64_t now_ns);
 // The pool's numbers; *reported is what the counters stand at.

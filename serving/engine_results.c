@@ -23,7 +23,11 @@ static void prompt_done(struct eng *e, struct eng__req *q, int64_t now) {
     if (q->first_ns)
         return;
     q->first_ns = now;
+    q->owed -= q->r.n_prompt;
+    atomic_fetch_sub(&e->owed, q->r.n_prompt);
     atomic_store(&q->stream.prefill_ns, now - q->admitted_ns);
+    if (q->r.internal)
+        return;
     histogram_observe(e->metrics.queue, seconds(q->admitted_ns - q->submitted_ns));
     histogram_observe(e->metrics.prefill, seconds(now - q->admitted_ns));
     metric_add(e->metrics.prompt_tokens, q->r.n_prompt);

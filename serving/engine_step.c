@@ -82,6 +82,11 @@ static void admit(struct eng *e) {
                 s->req->flow->held = true; // others overtake (rule 29)
             continue;
         }
+        if (s->req->r.kind == ENG_LOAD) {
+            eng__adapters_admitted(e, s->req);
+            eng__seq_end(e, s, ENG_FINISH_LENGTH, -1);
+            continue;
+        }
         if (still_blocked(e, s))
             return;
         int32_t lacks = lacks_blocks(e, s);

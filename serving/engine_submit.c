@@ -7,6 +7,11 @@
 #include <math.h>
 #include <string.h>
 
+enum {
+    TOKEN_COST = 8,  // a token of an answer beside one of a prompt, roughly
+    MOST_OWED = 256, // tokens of an answer that count
+};
+
 static enum err bad(struct err_info *info, const char *param, const char *range) {
     return err_set(info, ERR_INVALID, param, "%s must be %s", param, range);
 }
@@ -56,7 +61,7 @@ static enum err check_sampling(const struct eng *e, const struct eng_sampling *p
 // Tokens each choice may generate.
 static int32_t most_new(const struct eng *e, const struct eng_request *r) {
     int32_t room = e->cfg.max_model_len - r->n_prompt;
-    if (r->kind == ENG_SCORE)
+    if (r->kind != ENG_GENERATE)
         return 0;
     return r->max_tokens < room ? r->max_tokens : room;
 }
@@ -87,7 +92,7 @@ static enum err check(const struct eng *e, const struct eng_request *r, struct e
     if (err)
         return err;
     int32_t most = e->cfg.max_num_seqs < ENG_MAX_CHOICES ? e->cfg.max_num_seqs : ENG_MAX_CHOICES;
-    if (r->n < 1 || r->n > most || (r->kind == ENG_SCORE && r->n != 1))
+    if (r->n < 1 || r->n > most || (r->kind != ENG_GENERATE && r->n != 1))
         return err_set(info, ERR_INVALID, "n", "n must be from 1 to %d", (int)most);
     if (r->max_tokens < 0)
         return bad(info, "max_tokens", "at least 0");
@@ -99,6 +104,8 @@ static enum err check(const struct eng *e, const struct eng_request *r, struct e
         return bad(info, "prompt_logprobs", "from 0 to 20");
     if (r->adapter && !e->adapters.n)
         return err_set(info, ERR_UNSUPPORTED, "model", "this engine serves no adapters");
+    if (r->kind == ENG_LOAD && !r->adapter)
+        return bad(info, "adapter", "given");
     if (!r->wake || r->sampling.n_bias < 0)
         return bad(info, "request", "complete");
     if ((err = check_ids(e, r->prompt, r->n_prompt, "prompt", info)) ||
@@ -223,7 +230,9 @@ static enum err build(const struct eng *e, const struct eng_request *r, struct e
     for (int32_t i = 0; i < r->n; i++)
         q->choices[i] = (struct eng__seq){.req = q, .choice = i, .n_tokens = r->n_prompt};
     q->max_new = most_new(e, r);
-    q->goal = q->max_new ? 0 : last_scored(q);
+    q->goal = q->max_new || r->kind == ENG_LOAD ? 0 : last_scored(q);
+    q->owed = r->n_prompt +
+              (int64_t)r->n * TOKEN_COST * (q->max_new < MOST_OWED ? q->max_new : MOST_OWED);
     q->submitted_ns = eng__now(e);
     eng__stream_init(&q->stream, e->mailbox, r, p.ring, x.capacity, x.element, p.stops);
     atomic_init(&q->stream.prompt_tokens, r->n_prompt);
@@ -232,12 +241,12 @@ static enum err build(const struct eng *e, const struct eng_request *r, struct e
 }
 
 // Bounds first, so that a full queue costs nothing; both counts include this request then.
-static enum err take_place(struct eng *e, struct err_info *info) {
+static enum err take_place(struct eng *e, bool internal, struct err_info *info) {
     if (e->closed)
         return err_set(info, ERR_ENGINE_DEAD, NULL, "the engine has stopped");
-    if (atomic_load(&e->draining))
+    if (atomic_load(&e->draining) && !internal)
         return err_set(info, ERR_DRAINING, NULL, "the server is draining and takes no new work");
-    if (atomic_load(&e->queued) >= e->cfg.max_queue ||
+    if ((atomic_load(&e->queued) >= e->cfg.max_queue && !internal) ||
         atomic_load(&e->in_flight) >= e->max_in_flight)
         return err_set(info, ERR_QUEUE_FULL, NULL, "%d requests are waiting; try again later",
                        (int)e->cfg.max_queue);
@@ -256,7 +265,7 @@ enum err eng_submit(struct eng *e, const struct eng_request *r, struct eng_strea
     if (err)
         return err;
     lock_take(&e->submit_lock);
-    err = take_place(e, info);
+    err = take_place(e, r->internal, info);
     lock_drop(&e->submit_lock);
     if (err) {
         if (err == ERR_QUEUE_FULL)
@@ -276,6 +285,7 @@ enum err eng_submit(struct eng *e, const struct eng_request *r, struct eng_strea
         err = ERR_ENGINE_DEAD;
     }
     if (!err) {
+        atomic_fetch_add(&e->owed, q->owed);
         enum err sent = mailbox_send(e->mailbox, &q->stream.submit_msg);
         assert(sent == ERR_OK); // as many ordinary places as requests in flight
         (void)sent;

@@ -61,7 +61,7 @@ void eng__req_arrive(struct eng *e, struct eng__req *q) {
     struct eng__seq *first = &q->choices[0];
     first->state = ENG__QUEUED;
     eng__sched_wait(&e->sched, first);
-    if (q->goal == 0 && q->max_new == 0) { // nothing is to be computed
+    if (q->goal == 0 && q->max_new == 0 && q->r.kind != ENG_LOAD) { // nothing is to be computed
         for (int32_t c = 0; c < q->r.n; c++)
             eng__seq_end(e, &q->choices[c], ENG_FINISH_LENGTH, -1);
     }
@@ -173,6 +173,7 @@ static void leave(struct eng *e, struct eng__seq *s, bool purge) {
 static void all_ended(struct eng *e, struct eng__req *q) {
     q->finished = true;
     e->n_all--;
+    atomic_fetch_sub(&e->owed, q->owed);
     if (!q->admitted_ns)
         atomic_fetch_sub(&e->queued, 1);
     *(q->all_prev ? &q->all_prev->all_next : &e->all) = q->all_next;

@@ -58,6 +58,7 @@ struct eng__req {
     enum eng_finish finish; // the request's own, for the counters
     struct eng__flow *flow;
     uint64_t arrival;
+    int64_t owed;                                // work left, as struct eng_load counts it
     int64_t submitted_ns, admitted_ns, first_ns; // 0: not yet
     struct eng__req *all_prev, *all_next;        // requests of the engine
     struct eng__req *dirty_next;                 // events to be flushed

@@ -9,6 +9,7 @@
 
 struct lora_params {
     const struct mdl_weights *w;
+    struct kn_device *device;
     struct mdl_lora *resident;
     struct lora_module (*modules)[MDL_TARGETS]; // [n_layers]
     struct lora_ranges ranges;
@@ -105,7 +106,7 @@ static enum err place_all(struct lora_params *p, struct err_info *info) {
     r->w = first;
     size_t bytes = (end - first + 63) & ~(size_t)63;
     p->memory_bytes = 5 * bytes + 64; // three of f32 and one of i64, the flag
-    enum err e = p->w->ops->alloc(p->w->device, p->memory_bytes, &p->memory);
+    enum err e = p->w->ops->alloc(p->device, p->memory_bytes, &p->memory);
     if (e)
         return err_set(info, e, NULL, "no memory for the adapter's gradients and moments (%zu MiB)",
                        p->memory_bytes >> 20);
@@ -129,6 +130,7 @@ enum err lora_params_create(const struct mdl_weights *w, struct kn_queue *q,
     if (!p)
         return err_set(info, ERR_NOMEM, NULL, "out of memory");
     p->w = w;
+    p->device = w->ops->queue_device(q);
     p->dropout = cfg->dropout;
     p->modules = mem_calloc((size_t)w->config.n_layers, sizeof *p->modules);
     enum err e =
@@ -150,7 +152,7 @@ void lora_params_destroy(struct lora_params *p) {
     if (!p)
         return;
     if (p->memory)
-        p->w->ops->free(p->w->device, p->memory, p->memory_bytes);
+        p->w->ops->free(p->device, p->memory, p->memory_bytes);
     mdl_lora_destroy(p->resident);
     mem_free(p->modules);
     mem_free(p);

@@ -233,7 +233,7 @@ static enum err use_range(struct lora_unit *u, kn_addr range, size_t bytes, stru
     lora__place(u, first);
     if (first != u->known) {
         // Whatever was there may look like NaN to attention, which reads whole blocks.
-        u->ops->discard(u->w->device, u->buf.kv, u->buf.keys - u->buf.kv);
+        u->ops->discard(u->ops->queue_device(u->q), u->buf.kv, u->buf.keys - u->buf.kv);
         u->known = first;
     }
     return ERR_OK;

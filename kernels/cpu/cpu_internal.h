@@ -42,7 +42,7 @@ typedef void (*cpu_run_fn)(const void *params, struct cpu_task *t);
 // queue fail with ERR_UNSUPPORTED when it gets there.
 enum { CPU_PARAM_BYTES = 256 };
 enum err cpu_record(struct kn_queue *q, cpu_run_fn fn, const void *params, size_t bytes);
-struct kn_device *cpu_queue_device(struct kn_queue *q);
+struct kn_device *cpu_queue_device(const struct kn_queue *q);
 
 // Claims the next chunk index below n; false when none is left.
 static inline bool cpu_claim(struct cpu_task *t, int32_t n, int32_t *i) {

@@ -33,14 +33,19 @@ static enum err choose_isa(const char *name, const struct cpu_isa **out, struct 
         "no ISA level '%s' in this build; there is avx512bf16, avx512, avx2 and portable", name);
 }
 
-static enum err make_pool(struct kn_device *d, bool pin, struct err_info *info) {
-    int cpu[CPUS_MAX];
-    for (int i = 0; i < d->cpus.n; i++)
-        cpu[i] = d->cpus.cpu[i];
+static enum err make_pool(struct kn_device *d, const struct kn_device_config *c,
+                          struct err_info *info) {
+    int cpu[CPUS_MAX], n = d->cpus.n, first = 0;
+    if (c->parts > 1 && c->parts <= n) { // where there are fewer CPUs than parts, all share all
+        first = n * c->part / c->parts;
+        n = n * (c->part + 1) / c->parts - first;
+    }
+    for (int i = 0; i < n; i++)
+        cpu[i] = d->cpus.cpu[first + i];
     struct pool_config cfg = {.threads = d->threads};
-    if (pin) {
+    if (c->pin) {
         cfg.cpus = cpu;
-        cfg.n_cpus = d->cpus.n;
+        cfg.n_cpus = n;
     }
     return pool_create(&cfg, &d->pool, info);
 }
@@ -51,6 +56,9 @@ enum err cpu_open(const struct kn_device_config *cfg, struct kn_device **out,
     if (cfg->threads < 0 || cfg->threads > CPU_MAX_THREADS)
         return err_set(info, ERR_INVALID, "threads", "threads must be 0 to %d, not %d",
                        CPU_MAX_THREADS, cfg->threads);
+    if (cfg->parts < 0 || cfg->part < 0 || (cfg->parts ? cfg->part >= cfg->parts : cfg->part > 0))
+        return err_set(info, ERR_INVALID, "part", "there is no part %d of %d", cfg->part,
+                       cfg->parts);
     const struct cpu_isa *isa = NULL;
     enum err e = choose_isa(cfg->isa, &isa, info);
     if (e)
@@ -72,7 +80,7 @@ enum err cpu_open(const struct kn_device_config *cfg, struct kn_device **out,
         memset(d->shares, 0, (size_t)d->threads * sizeof *d->shares);
     atomic_store(&d->epoch, 1);
     if (!e)
-        e = make_pool(d, cfg->pin, info);
+        e = make_pool(d, cfg, info);
     if (e) {
         cpu_close(d);
         return e;

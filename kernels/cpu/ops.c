@@ -197,6 +197,7 @@ const struct kn_ops kn_ops_cpu = {
     .free = cpu_free,
     .discard = cpu_discard,
     .queue_create = cpu_queue_create,
+    .queue_device = cpu_queue_device,
     .queue_destroy = cpu_queue_destroy,
     .queue_submit = cpu_queue_submit,
     .queue_wait = cpu_queue_wait,

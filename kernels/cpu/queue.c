@@ -7,7 +7,7 @@
 
 enum { COPY_CHUNK = 1 << 18 };
 
-struct kn_device *cpu_queue_device(struct kn_queue *q) {
+struct kn_device *cpu_queue_device(const struct kn_queue *q) {
     return q->device;
 }
 

@@ -25,6 +25,7 @@ struct world {
     struct kn_device *device;
     struct mdl_weights *weights;
     struct app app;
+    struct replicas replicas;
     const char *names[1];
     struct gw_route routes[32];
     int port;
@@ -73,8 +74,10 @@ static void open_world(struct world *w) {
         .prefix_cache = true,
     };
     struct app *a = &w->app;
-    ok(eng_create(&eng, &a->engine, &info), &info);
-    ok(eng_start(a->engine, &info), &info);
+    ok(eng_create(&eng, &w->replicas.engine[0], &info), &info);
+    ok(eng_start(w->replicas.engine[0], &info), &info);
+    w->replicas.n = 1;
+    a->replicas = &w->replicas;
     a->tokenizer = w->tokenizer;
     a->template = w->template;
     a->config = &w->config;
@@ -102,8 +105,8 @@ static void open_world(struct world *w) {
 
 static void close_world(struct world *w) {
     gw_server_stop(w->app.server);
-    eng_stop(w->app.engine);
-    eng_destroy(w->app.engine);
+    eng_stop(w->replicas.engine[0]);
+    eng_destroy(w->replicas.engine[0]);
     gw_server_destroy(w->app.server);
     metrics_destroy(w->app.metrics);
     mdl_weights_destroy(w->weights);
@@ -238,7 +241,7 @@ static void ask(const struct world *w, const struct request *q, struct cl_respon
 }
 
 static void wait_idle(const struct world *w, const char *what, uint64_t nth) {
-    for (int i = 0; eng_in_flight(w->app.engine) || gw_server_in_flight(w->app.server); i++) {
+    for (int i = 0; replicas_in_flight(&w->replicas) || gw_server_in_flight(w->app.server); i++) {
         if (i == 5000)
             fail_msg("%s, allocation %llu: something stays in flight", what,
                      (unsigned long long)nth);

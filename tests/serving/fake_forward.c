@@ -317,6 +317,10 @@ static void dev_queue_destroy(struct kn_queue *q) {
     mem_free(q);
 }
 
+static struct kn_device *dev_queue_device(const struct kn_queue *q) {
+    return q->d;
+}
+
 static enum err dev_queue_wait(struct kn_queue *q, struct err_info *info) {
     (void)info;
     enum err e = q->sticky;
@@ -425,6 +429,7 @@ void fake_init(struct kn_device *d, int32_t blocks) {
         .discard = dev_discard,
         .queue_create = dev_queue_create,
         .queue_destroy = dev_queue_destroy,
+        .queue_device = dev_queue_device,
         .queue_submit = dev_submit,
         .queue_wait = dev_queue_wait,
         .upload = dev_upload,

@@ -636,10 +636,10 @@ static void metrics_have_both_names(void **state) {
             if ((strstr(out.data, name) != NULL) != (with == 1))
                 fail_msg("%s: %s", lines[i], out.data);
         }
-        assert_non_null(
-            strstr(out.data, "\ngraft_prompt_tokens_total{model=\"tiny\\\"model\"} 20\n"));
+        assert_non_null(strstr(
+            out.data, "\ngraft_prompt_tokens_total{model=\"tiny\\\"model\",replica=\"0\"} 20\n"));
         assert_non_null(strstr(out.data, "graft_inter_token_latency_seconds_count"
-                                         "{model=\"tiny\\\"model\"} 8\n"));
+                                         "{model=\"tiny\\\"model\",replica=\"0\"} 8\n"));
         buf_fini(&out);
         client_release(c);
         eng_destroy(e);
