@@ -27,11 +27,6 @@ static const struct opt_def defs[] = {
      "Sequences that run at the same time, of each replica.", false},
     {OPT_INT, "max-num-batched-tokens", AT(max_num_batched_tokens), "N", "512", 16, 16384, NULL,
      "Tokens of one step, prompts and decodes together.", false},
-    {OPT_INT, "replicas", AT(replicas), "N", "1", 1, 64, NULL,
-     "Engines over the same weights, each with its part of the compute threads and of the KV "
-     "cache. "
-     "New adapter versions are brought to one after another.",
-     false},
     {OPT_INT, "max-waiting", AT(max_waiting), "N", "256", 1, 1000000, NULL,
      "Requests that may wait, of each replica; one more is answered with 429.", false},
     {OPT_SIZE, "kv-cache-memory-bytes", AT(kv_cache_bytes), "SIZE", "0", 0, SIZE_MAX_VALUE, NULL,
@@ -42,6 +37,11 @@ static const struct opt_def defs[] = {
      "Reuse the KV blocks of equal prompt beginnings.", false},
     {OPT_FLOAT, "prefill-stretch", AT(prefill_stretch), "X", "1.8", 1.05, 100, NULL,
      "A step in which sequences decode may take this many times longer because of prompts.", false},
+    {OPT_INT, "replicas", AT(replicas), "N", "1", 1, 64, NULL,
+     "Engines over the same weights, each with its part of the compute threads and of the KV "
+     "cache. "
+     "New adapter versions are brought to one after another.",
+     false},
     {OPT_INT, "threads", AT(threads), "N", "0", 0, 256, NULL,
      "Compute threads of all replicas together, divided equally. 0: the CPUs that affinity and the "
      "cgroup allow.",

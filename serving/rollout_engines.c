@@ -107,7 +107,7 @@ static enum err load(void *arg, int32_t replica, struct adp_version *v, struct e
     if (err && why[0])
         err_set(info, err, NULL, "%s", why);
     else if (err == ERR_DEADLINE)
-        err_set(info, err, NULL, "no adapter slot became free within %.0f s; raise --max-loras",
+        err_set(info, err, NULL, "no adapter slot became free within %.3g s; raise --max-loras",
                 (double)e->wait_ns * 1e-9);
     return err;
 }
