@@ -5,9 +5,9 @@
 #include "serving/adapter_registry.h"
 
 struct place {
-    int32_t replica;
     int64_t cost; // in tokens of a prompt
-    int rank;     // 0: may be asked, 1: stalled, 2: full, 3: dead
+    int32_t replica;
+    int rank; // 0: may be asked, 1: stalled, 2: full, 3: dead
 };
 
 static int64_t now_of(const struct replicas *r) {
@@ -63,7 +63,7 @@ enum err replicas_submit(struct replicas *r, const struct eng_request *q, struct
             places[at] = places[at - 1];
         places[at] = p;
     }
-    struct err_info why, refusal = {.code = ERR_OK};
+    struct err_info why = {.code = ERR_ENGINE_DEAD}, refusal = {.code = ERR_OK};
     enum err e = ERR_ENGINE_DEAD;
     for (int32_t i = 0; i < r->n; i++) {
         if (refusal.code && places[i].rank >= 2)

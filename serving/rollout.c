@@ -14,7 +14,8 @@ static enum err one_replica(const struct rollout_ops *o, int32_t replica, struct
             continue;
         if (info->code != e)
             err_set(info, e, NULL, "%s", err_text(e));
-        err_prefix(info, "replica %d, %s", (int)replica, steps[i].name);
+        if (o->n_replicas > 1)
+            err_prefix(info, "replica %d, %s", (int)replica, steps[i].name);
         return e;
     }
     return ERR_OK;

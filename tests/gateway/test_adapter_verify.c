@@ -47,6 +47,7 @@ struct vx {
     struct serve_options options;
     struct adapter_host host;
     struct eng *engine;
+    struct replicas replicas;
     struct app app;
     struct log log;
     int data_dir;
@@ -160,7 +161,8 @@ static void start_engine(struct vx *x) {
                                    .max_loras = 2};
     check(eng_create(&cfg, &x->engine, &x->info), &x->info);
     check(eng_start(x->engine, &x->info), &x->info);
-    x->host.engine = x->engine;
+    x->replicas = (struct replicas){.n = 1, .engine = {x->engine}};
+    check(adapter_host_start(&x->host, &x->replicas, &x->info), &x->info);
 }
 
 static void vx_open(struct vx *x, const char *model, bool pairs) {
