@@ -93,7 +93,8 @@ static enum err check(const struct eng *e, const struct eng_request *r, struct e
         return err;
     int32_t most = e->cfg.max_num_seqs < ENG_MAX_CHOICES ? e->cfg.max_num_seqs : ENG_MAX_CHOICES;
     if (r->n < 1 || r->n > most || (r->kind != ENG_GENERATE && r->n != 1))
-        return err_set(info, ERR_INVALID, "n", "n must be from 1 to %d", (int)most);
+        return err_set(info, ERR_INVALID, "n", "n must be from 1 to %d%s", (int)most,
+                       most < ENG_MAX_CHOICES ? ", what may run at once (--max-num-seqs)" : "");
     if (r->max_tokens < 0)
         return bad(info, "max_tokens", "at least 0");
     if (r->min_tokens < 0 || r->min_tokens > r->max_tokens)

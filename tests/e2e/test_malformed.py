@@ -56,6 +56,7 @@ CASES = [
     (C, completion(min_p=1.1), 400, INVALID, "min_p"),
     (C, completion(n=0), 400, INVALID, "n"),
     (C, completion(n=129), 400, INVALID, "n"),
+    (C, completion(n=128), 400, INVALID, "n"),  # more than --max-num-seqs
     (C, completion(n=True), 400, INVALID, "n"),
     (C, completion(best_of=3), 400, INVALID, "best_of"),
     (C, completion(suffix="x"), 400, INVALID, "suffix"),
