@@ -54,9 +54,7 @@ static void run(const char *name, const struct how *h, struct outcome *out) {
     struct tf t;
     struct tf_golden g;
     struct lora_row_result res;
-    char model[32];
-    snprintf(model, sizeof model, "%s.gguf", name);
-    tf_open(&t, model, &h->o);
+    tf_open(&t, name, &h->o);
     t.range_bytes -= h->less;
     tf_golden_read(&g, &t.fx.weights->config, name);
     tf_set(&t, g.start);
@@ -158,7 +156,7 @@ static void test_drop_in_sums(void **state) {
     struct tf_golden g;
     struct err_info info;
     ticking_clock_init(&clock, 1);
-    tf_open(&t, "q8_0.gguf", &(struct tf_options){.clock = &clock.clock, .r = 256});
+    tf_open(&t, "q8_0", &(struct tf_options){.clock = &clock.clock, .r = 256});
     struct lora_row_result res;
     tf_golden_read(&g, &t.fx.weights->config, "q8_0");
     struct lora_row row = tf_lora_row(&g.rows[0], EXPONENT);
@@ -193,7 +191,7 @@ static void test_overflow(void **state) {
     struct tf t;
     struct tf_golden g;
     struct lora_row_result res;
-    tf_open(&t, "f32.gguf", &(struct tf_options){0});
+    tf_open(&t, "f32", &(struct tf_options){0});
     tf_golden_read(&g, &t.fx.weights->config, "f32");
     tf_set(&t, g.start);
     struct lora_row row = tf_lora_row(&g.rows[0], 51);
@@ -226,7 +224,7 @@ static void test_packing(void **state) {
     struct tf t;
     struct tf_golden g;
     struct lora_row_result res;
-    tf_open(&t, "bf16.gguf", &(struct tf_options){0});
+    tf_open(&t, "bf16", &(struct tf_options){0});
     tf_golden_read(&g, &t.fx.weights->config, "bf16");
     tf_set(&t, g.start);
     const struct tf_row *packed = &g.rows[1];
@@ -275,8 +273,8 @@ static void test_targets(void **state) {
         struct tf all, part;
         struct tf_golden g;
         struct lora_row_result res;
-        tf_open(&all, "mixed.gguf", &(struct tf_options){0});
-        tf_open(&part, "mixed.gguf", &(struct tf_options){.targets = some[i]});
+        tf_open(&all, "mixed", &(struct tf_options){0});
+        tf_open(&part, "mixed", &(struct tf_options){.targets = some[i]});
         tf_golden_read(&g, &all.fx.weights->config, "mixed");
         // Only the targets are not zero, so that both models are the same.
         struct mdl_adapter *full = tf_adapter(&all), *less = tf_adapter(&part);
@@ -326,9 +324,7 @@ static void test_served(void **state) {
         struct lora_row_result res;
         struct err_info info;
         struct mdl_lora_slots *slots;
-        char model[32];
-        snprintf(model, sizeof model, "%s.gguf", names[i]);
-        tf_open(&t, model, &(struct tf_options){0});
+        tf_open(&t, names[i], &(struct tf_options){0});
         tf_golden_read(&g, &t.fx.weights->config, names[i]);
         tf_set(&t, g.start);
         const struct tf_row *row = &g.rows[0];
@@ -361,7 +357,7 @@ static void test_refusals(void **state) {
     struct tf t;
     struct tf_golden g;
     struct err_info info;
-    tf_open(&t, "f32.gguf", &(struct tf_options){0});
+    tf_open(&t, "f32", &(struct tf_options){0});
     tf_golden_read(&g, &t.fx.weights->config, "f32");
     struct lora_row row = tf_lora_row(&g.rows[1], EXPONENT);
     assert_int_equal(lora_unit_begin(t.unit, &row, t.range, 1000, &info), ERR_LIMIT);

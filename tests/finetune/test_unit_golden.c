@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Losses and gradients against PyTorch (tests/golden/finetune/make.py), for bases of several types,
-// and against finite differences of our own losses.
+// Losses and gradients against PyTorch (tests/golden/finetune/make.py), for each family and type of
+// weights, at each ISA level, and against finite differences of our own losses.
 #include "base/mem.h"
 #include "tests/finetune/train_fixture.h"
 #include <math.h>
@@ -39,13 +39,37 @@ static void assert_matrix(const float *found, const float *expected, size_t n, c
     }
 }
 
-static void check_model(const char *name, const char *isa, bool forget, bool sliced) {
+struct golden_case {
+    const char *file;
+    const char *model;   // NULL: of the same name
+    struct tf_options o; // the adapter's shape, where it is not the usual one
+};
+
+static void check_gradient(struct tf *t, const struct tf_golden *g) {
+    struct mdl_adapter *found = tf_gradient(t, EXPONENT);
+    for (int32_t l = 0; l < g->layers; l++)
+        for (int k = 0; k < MDL_TARGETS; k++) {
+            const struct mdl_adapter_module *f = &found->modules[l][k],
+                                            *e = &g->gradient->modules[l][k];
+            int32_t n, width;
+            assert_int_equal(f->r, e->r);
+            if (!f->r)
+                continue;
+            mdl_target_shape(&t->fx.weights->config, (enum mdl_target)k, &n, &width);
+            assert_matrix(f->a, e->a, (size_t)(g->r * width), "A", l, k);
+            assert_matrix(f->b, e->b, (size_t)(g->r * n), "B", l, k);
+        }
+    mdl_adapter_destroy(found);
+}
+
+static void check_model(const struct golden_case *c, const char *isa, bool forget, bool sliced) {
     struct tf t;
     struct tf_golden g;
-    char model[32];
-    snprintf(model, sizeof model, "%s.gguf", name);
-    tf_open(&t, model, &(struct tf_options){.fx = {.isa = isa}, .forget = forget});
-    tf_golden_read(&g, &t.fx.weights->config, name);
+    struct tf_options o = c->o;
+    o.fx.isa = isa;
+    o.forget = forget;
+    tf_open(&t, c->model ? c->model : c->file, &o);
+    tf_golden_read(&g, &t.fx.weights->config, c->file);
     tf_set(&t, g.start);
     for (int32_t i = 0; i < g.n_rows; i++) {
         const struct tf_row *row = &g.rows[i];
@@ -54,39 +78,54 @@ static void check_model(const char *name, const char *isa, bool forget, bool sli
         tf_unit(&t, &lr, sliced, &res);
         assert_true(res.finite && !res.overflow);
         assert_int_equal(res.targets, row->n_targets);
-        assert_close(res.losses, row->losses, (size_t)row->n_targets, 2e-5, "loss", i, 0);
+        assert_close(res.losses, row->losses, (size_t)row->n_targets, 2e-5, c->file, i, 0);
     }
-    struct mdl_adapter *found = tf_gradient(&t, EXPONENT);
-    for (int32_t l = 0; l < g.layers; l++)
-        for (int k = 0; k < MDL_TARGETS; k++) {
-            const struct mdl_adapter_module *f = &found->modules[l][k],
-                                            *e = &g.gradient->modules[l][k];
-            int32_t n, width;
-            mdl_target_shape(&t.fx.weights->config, (enum mdl_target)k, &n, &width);
-            assert_matrix(f->a, e->a, (size_t)(g.r * width), "A", l, k);
-            assert_matrix(f->b, e->b, (size_t)(g.r * n), "B", l, k);
-        }
-    mdl_adapter_destroy(found);
+    check_gradient(&t, &g);
     tf_golden_fini(&g);
     tf_close(&t);
 }
 
+static bool there(const char *isa) {
+    struct kn_device_config cfg = {.threads = 1, .isa = isa};
+    struct kn_device *d;
+    if (kn_ops_cpu.open(&cfg, &d, NULL)) {
+        print_message("%s: not on this CPU\n", isa);
+        return false;
+    }
+    kn_ops_cpu.close(d);
+    return true;
+}
+
+static void check_all(const struct golden_case *cases, size_t n, const char *isa) {
+    for (size_t i = 0; i < n && there(isa); i++) {
+        check_model(&cases[i], isa, false, false);
+        check_model(&cases[i], isa, true, true);
+    }
+}
+
 static void test_gradients(void **state) {
     (void)state;
-    const char *const names[] = {"f32", "bf16", "q8_0", "mixed"};
-    const char *const isa[] = {"avx512", "avx2", "portable"};
-    for (size_t i = 0; i < sizeof isa / sizeof *isa; i++) {
-        struct kn_device_config cfg = {.threads = 1, .isa = isa[i]};
-        struct kn_device *d;
-        struct err_info info;
-        if (kn_ops_cpu.open(&cfg, &d, &info)) // this CPU lacks it
-            continue;
-        kn_ops_cpu.close(d);
-        for (size_t m = 0; m < sizeof names / sizeof *names; m++) {
-            check_model(names[m], isa[i], false, false);
-            check_model(names[m], isa[i], true, true);
-        }
-    }
+    static const struct golden_case cases[] = {
+        {.file = "f32"},
+        {.file = "f16"},
+        {.file = "bf16"},
+        {.file = "q8_0"},
+        {.file = "q4_0"},
+        {.file = "q4_1"},
+        {.file = "mixed"},
+        {.file = "llama3"},
+        {.file = "walk"},
+        {.file = "f32-rslora",
+         .model = "f32",
+         .o = {.r = 5,
+               .alpha = 3,
+               .rslora = true,
+               .targets = 1U << MDL_TARGET_Q | 1U << MDL_TARGET_V | 1U << MDL_TARGET_O |
+                          1U << MDL_TARGET_DOWN}},
+    };
+    static const char *const isas[] = {"avx512", "avx2", "portable"};
+    for (size_t i = 0; i < sizeof isas / sizeof *isas; i++)
+        check_all(cases, sizeof cases / sizeof *cases, isas[i]);
 }
 
 // ---- finite differences on the f32 base
@@ -162,7 +201,7 @@ static void test_finite_differences(void **state) {
     (void)state;
     struct tf t;
     struct tf_golden g;
-    tf_open(&t, "f32.gguf", &(struct tf_options){0});
+    tf_open(&t, "f32", &(struct tf_options){0});
     tf_golden_read(&g, &t.fx.weights->config, "f32");
     tf_set(&t, g.start);
     for (int32_t i = 0; i < g.n_rows; i++) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/finetune/train_fixture.h"
 #include "base/mem.h"
+#include "model/source_internal.h"
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -61,21 +62,25 @@ void tf_golden_read(struct tf_golden *g, const struct mdl_config *c, const char 
     assert_non_null(r.f);
     read_bytes(&r, magic, 4);
     assert_memory_equal(magic, "GLFT", 4);
-    assert_int_equal(read_int(&r), 1);
+    assert_int_equal(read_int(&r), 2);
     g->layers = read_int(&r);
     g->r = read_int(&r);
     read_bytes(&r, &g->alpha, sizeof g->alpha);
+    g->rslora = read_int(&r) != 0;
+    g->targets = (unsigned)read_int(&r);
     g->n_rows = read_int(&r);
     assert_int_equal(g->layers, c->n_layers);
     assert_in_range(g->n_rows, 1, TF_ROWS);
     for (int32_t i = 0; i < g->n_rows; i++)
         read_row(&r, &g->rows[i]);
-    const unsigned all = (1U << MDL_TARGETS) - 1;
-    check(mdl_adapter_create(c, all, g->r, g->alpha, false, &g->start, &info), &info, "adapter");
-    check(mdl_adapter_create(c, all, g->r, g->alpha, false, &g->gradient, &info), &info, "adapter");
+    struct mdl_adapter **const adapters[] = {&g->start, &g->gradient};
+    for (int i = 0; i < 2; i++)
+        check(mdl_adapter_create(c, g->targets, g->r, g->alpha, g->rslora, adapters[i], &info),
+              &info, "adapter");
     for (int32_t l = 0; l < g->layers; l++)
         for (int t = 0; t < MDL_TARGETS; t++)
-            read_module(&r, &g->start->modules[l][t], &g->gradient->modules[l][t]);
+            if (g->targets >> t & 1)
+                read_module(&r, &g->start->modules[l][t], &g->gradient->modules[l][t]);
     g->steps = read_int(&r);
     assert_in_range(g->steps, 1, TF_MAX_STEPS);
     double *const numbers[] = {&g->lr, &g->beta1, &g->beta2, &g->eps, &g->decay, &g->max_norm};
@@ -84,6 +89,8 @@ void tf_golden_read(struct tf_golden *g, const struct mdl_config *c, const char 
     for (int32_t i = 0; i < g->steps; i++) {
         read_bytes(&r, &g->loss[i], sizeof(double));
         read_bytes(&r, &g->norm[i], sizeof(double));
+        read_bytes(&r, &g->loss_spread[i], sizeof(double));
+        read_bytes(&r, &g->norm_spread[i], sizeof(double));
     }
     assert_int_equal(fgetc(r.f), EOF);
     fclose(r.f);
@@ -96,15 +103,30 @@ void tf_golden_fini(struct tf_golden *g) {
 
 // ---- a unit
 
+static void prepare_walk(struct mdl_source *src) {
+    src->config.qkv_bias = true;
+    src->config.window = 3;
+}
+
+void tf_open_model(struct fx *x, const char *model, const struct fx_options *o) {
+    bool walk = strcmp(model, "walk") == 0;
+    char path[128];
+    struct fx_options options = *o;
+    snprintf(path, sizeof path, walk ? "tests/golden/models/hf-%s" : "tests/golden/models/%s.gguf",
+             model);
+    if (walk)
+        options.prepare = prepare_walk;
+    fx_open(x, path, &options);
+}
+
 void tf_open(struct tf *t, const char *model, const struct tf_options *o) {
     struct err_info info;
-    char path[128];
     *t = (struct tf){.limits = {TF_TOKENS, TF_SEQS, !o->forget}};
-    snprintf(path, sizeof path, "tests/golden/models/%s", model);
-    fx_open(&t->fx, path, &o->fx);
+    tf_open_model(&t->fx, model, &o->fx);
     struct lora_config cfg = {.targets = o->targets ? o->targets : (1U << MDL_TARGETS) - 1,
                               .r = o->r ? o->r : 4,
-                              .alpha = 8,
+                              .alpha = o->alpha > 0 ? o->alpha : 8,
+                              .rslora = o->rslora,
                               .dropout = o->dropout,
                               .seed = 7};
     check(lora_params_create(t->fx.weights, t->fx.queue, &cfg, &t->params, &info), &info, "params");

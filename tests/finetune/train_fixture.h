@@ -17,12 +17,15 @@ struct tf_row {
 struct tf_golden {
     int32_t layers, r;
     float alpha;
+    bool rslora;
+    unsigned targets;
     int32_t n_rows;
     struct tf_row rows[TF_ROWS];
     struct mdl_adapter *start, *gradient; // A and B, and what belongs to them
     int32_t steps;
     double lr, beta1, beta2, eps, decay, max_norm;
     double loss[TF_MAX_STEPS], norm[TF_MAX_STEPS];
+    double loss_spread[TF_MAX_STEPS], norm_spread[TF_MAX_STEPS]; // what f32 noise may do to them
 };
 // name: "f32" for tests/golden/finetune/f32.train
 void tf_golden_read(struct tf_golden *g, const struct mdl_config *c, const char *name);
@@ -39,12 +42,16 @@ struct tf {
 struct tf_options {
     struct fx_options fx;
     bool forget; // keep no activations
+    bool rslora;
     float dropout;
     unsigned targets; // 0: all
     int32_t r;        // 0: 4
+    float alpha;      // 0: 8
     const struct clock *clock;
 };
+// model: "f32" for tests/golden/models/f32.gguf; "walk": hf-walk as reference.py has it
 void tf_open(struct tf *t, const char *model, const struct tf_options *o);
+void tf_open_model(struct fx *x, const char *model, const struct fx_options *o);
 void tf_close(struct tf *t);
 
 void tf_set(struct tf *t, const struct mdl_adapter *w);
