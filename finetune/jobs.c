@@ -58,7 +58,7 @@ void ft_job_model_name(const struct ft_job *j, const char *suffix, char *out, si
     }
     base[n] = '\0';
     const char *digits = strchr(j->id, '-');
-    snprintf(out, cap, "ft:%s:graft:%s:%.12s", base, suffix ? suffix : "",
+    snprintf(out, cap, "ft:%s:graft:%s:%.*s", base, suffix ? suffix : "", FT_MODEL_ID,
              digits ? digits + 1 : j->id);
 }
 

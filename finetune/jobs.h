@@ -37,7 +37,12 @@ const char *ft_job_state_status(enum ft_job_state s);
 bool ft_job_state_final(enum ft_job_state s);
 bool ft_job_state_parse(const char *text, enum ft_job_state *out);
 
-enum { FT_JOB_RESULTS_MAX = 8, FT_JOB_REASON_MAX = 200, FT_JOB_ATTEMPTS_MAX = 3 };
+enum {
+    FT_MODEL_ID = 12, // characters of a job's id in its model's name
+    FT_JOB_RESULTS_MAX = 8,
+    FT_JOB_REASON_MAX = 200,
+    FT_JOB_ATTEMPTS_MAX = 3
+};
 
 struct ft_job {
     int64_t seq; // order of creation

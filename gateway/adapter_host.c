@@ -78,7 +78,7 @@ static enum err publish(struct adapter_host *h, const struct adapter_load *l, st
                         struct err_info *info) {
     uint64_t number = adp_number(v);
     bool promoted = l->promote;
-    enum err e = h->dir >= 0 ? adapter_store_copy(h, v, info) : ERR_OK;
+    enum err e = h->dir >= 0 && !l->in_its_folder ? adapter_store_copy(h, v, info) : ERR_OK;
     if (e && is_rolled(h, l))
         adp_verified(v, e, info);
     if (e || !(is_rolled(h, l) || l->promote))

@@ -40,9 +40,10 @@ void adapter_host_close(struct adapter_host *h); // after the engine has ended
 // The changes. When they return ERR_OK, they last.
 struct adapter_load {
     const char *name, *path;
-    bool in_place; // the name may be known
-    bool promote;  // the name stands for it at once
-    bool own;      // a folder of ours: no --lora-dir is asked
+    bool in_place;      // the name may be known
+    bool promote;       // the name stands for it at once
+    bool own;           // a folder of ours: no --lora-dir is asked
+    bool in_its_folder; // read from there for ever, not copied: it does not outlast the process
     // Tries the version on an engine before anything may use it: once for each replica, in whose slots it
     // is then. It is VERIFYING; may block; any error ends the version FAILED, with the reason. NULL: nothing
     // is tried.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The route table and what the handlers share.
 #include "gateway/api.h"
+#include "gateway/adapter_demand.h"
 #include "gateway/api_json.h"
 #include <string.h>
 
@@ -35,6 +36,9 @@ enum err api_check_model(const struct app *app, const json_t *body, struct err_i
     enum err rc = api_json_str(body, "model", false, &name, NULL, info);
     if (rc || !name || (app->adapters && adp_knows(app->adapters, name)))
         return rc;
+    // Whether there is such a checkpoint is found out where it is loaded.
+    if (app->adapters && app->demand && adapter_demand_claims(name))
+        return ERR_OK;
     return app_check_model(app, name, info);
 }
 
@@ -46,6 +50,30 @@ static enum err take_name(const struct app *app, const json_t *body, struct aren
         return ERR_OK;
     spec->adapter = arena_strndup(arena, name, strlen(name));
     return spec->adapter ? ERR_OK : err_set(info, ERR_NOMEM, NULL, "out of memory");
+}
+
+struct generate {
+    struct app *app;
+    struct gen_spec *spec;
+};
+
+static void go_on(struct gw_request *r, void *arg) {
+    const struct generate *g = arg;
+    generation_start(r, g->app, g->spec);
+}
+
+// The model may have to be loaded first.
+static void start(struct gw_request *r, struct app *app, struct gen_spec *spec) {
+    struct generate *g = arena_zalloc(&r->arena, sizeof *g);
+    struct err_info info;
+    if (!g) {
+        err_set(&info, ERR_NOMEM, NULL, "out of memory");
+        gw_reply_error(r, &info);
+        return;
+    }
+    *g = (struct generate){app, spec};
+    if (!spec->adapter || !adapter_demand_wait(r, app, spec->adapter, go_on, g))
+        generation_start(r, app, spec);
 }
 
 void api_generate(struct gw_request *r, struct app *app, api_read_spec read) {
@@ -65,7 +93,7 @@ void api_generate(struct gw_request *r, struct app *app, api_read_spec read) {
     if (rc)
         gw_reply_error(r, &info);
     else
-        generation_start(r, app, spec);
+        start(r, app, spec);
 }
 
 #define ROUTE(m, path, key, json, fn)                                                              \

@@ -347,6 +347,11 @@ size_t api_adapters_routes(struct api_adapters *a, struct gw_route *out, size_t 
         ROUTE(GW_POST, ADAPTERS "/{id*}/rollback", true, admin_rollback),
         ROUTE(GW_POST, ADAPTERS "/{id*}/retire", true, admin_retire),
         ROUTE(GW_GET, ADAPTERS "/{id*}", false, admin_get),
+        {.methods = GW_DELETE,
+         .pattern = "/v1/models/{id*}",
+         .auth = GW_AUTH_TRAIN,
+         .handle = api_models_delete,
+         .arg = a},
     };
     size_t n = sizeof routes / sizeof *routes;
     if (n > cap)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // GET /v1/models and /v1/models/{id}
 #include "base/json_write.h"
+#include "gateway/adapter_demand.h"
 #include "gateway/api.h"
 
 static void write_model(const struct app *app, const char *name, struct json_w *w) {
@@ -36,7 +37,7 @@ struct adapters {
 
 static void each_adapter(void *arg, const struct adp_info *i) {
     const struct adapters *a = arg;
-    if (a->version ? i->version == a->version : i->active)
+    if (a->version ? i->version == a->version : i->active && !adapter_demand_claims(i->name))
         write_adapter(a->app, i, a->w);
 }
 
@@ -97,7 +98,7 @@ void api_models_list(struct gw_request *r, void *arg) {
 void api_models_get(struct gw_request *r, void *arg) {
     const struct app *app = arg;
     struct err_info info;
-    if (refuse_loading(r, app))
+    if (refuse_loading(r, app) || adapter_demand_wait(r, app, r->params[0], api_models_get, arg))
         return;
     struct buf out;
     buf_init(&out, 0);

@@ -17,10 +17,13 @@
 
 enum app_state { APP_LOADING, APP_READY, APP_DRAINING };
 
+struct adapter_demand; // adapter_demand.h
+
 struct app {
     _Atomic int state;             // enum app_state
     struct replicas *replicas;     // the engines
     struct adp_registry *adapters; // NULL: none are served (--enable-lora)
+    struct adapter_demand *demand; // models that are loaded when they are asked for; NULL: none
     int32_t max_loras;
     bool vllm_metrics;
     struct tokenizer *tokenizer;

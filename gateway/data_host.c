@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gateway/data_host.h"
 #include "base/hash.h"
+#include "finetune/checkpoint.h"
+#include "finetune/job_models.h"
 #include "gateway/job_check.h"
+#include <stdio.h>
 #include <string.h>
 
 enum { IO_WAITING = 1024 }; // requests that may wait for an I/O thread
@@ -49,6 +52,41 @@ static const char *jobs_wait(void *arg) {
     return atomic_load_explicit(&h->app->digest, memory_order_acquire)
                ? NULL
                : "the model's digest is not known yet";
+}
+
+// ---- what is asked of models
+
+enum err data_host_checkpoint(void *arg, const char *name, char path[ADP_PATH_MAX],
+                              struct err_info *info) {
+    struct data_host *h = arg;
+    char job[FT_ID_MAX];
+    int64_t step;
+    enum err e = ft_checkpoint_of_model(&h->home, name, job, &step, info);
+    if (e)
+        return e;
+    int n = snprintf(path, ADP_PATH_MAX, "%s/jobs/%s/checkpoints/step-%lld", h->home.path, job,
+                     (long long)step);
+    if (n < 0 || n >= ADP_PATH_MAX)
+        return err_set(info, ERR_INVALID, "model", "the data folder's path is too long");
+    e = ft_checkpoint_verify(path, info);
+    if (e == ERR_NOT_FOUND)
+        return err_set(info, ERR_NO_MODEL, "model",
+                       "The model `%.128s` does not exist: %s does not keep the checkpoint of step "
+                       "%lld any more",
+                       name, job, (long long)step);
+    if (e == ERR_FORMAT)
+        err_prefix(info, "the checkpoint of step %lld of %s is damaged", (long long)step, job);
+    return e;
+}
+
+bool data_host_owner(void *arg, const char *name, uint64_t *tenant) {
+    struct data_host *h = arg;
+    struct ft_job j;
+    if (ft_job_of_model(&h->home, name, &j, NULL))
+        return false;
+    *tenant = j.tenant;
+    ft_job_fini(&j);
+    return true;
 }
 
 // ---- life

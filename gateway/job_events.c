@@ -3,6 +3,8 @@
 #include "base/buf.h"
 #include "base/json_write.h"
 #include "finetune/job_log.h"
+#include "finetune/job_models.h"
+#include "gateway/adapter_demand.h"
 #include "gateway/job_runner_internal.h"
 #include <math.h>
 #include <stdio.h>
@@ -96,6 +98,11 @@ enum err job__on_saved(void *arg, const struct ft_state *s, struct err_info *inf
                                 : ft_checkpoint_add(job__home(r), run->id, s->step, run->name,
                                                     data.data, info);
     buf_fini(&data);
+    // The folders of older ones are gone: their names must be, too.
+    if (!e)
+        e = ft_checkpoints_keep(job__home(r), run->id, run->train.o.save_limit, info);
+    if (!e && r->app->demand)
+        adapter_demand_sweep(r->app->demand);
     return e;
 }
 

@@ -4,6 +4,7 @@
 #include "gateway/serve.h"
 #include "base/mem.h"
 #include "base/thread.h"
+#include "gateway/adapter_demand.h"
 #include "gateway/api.h"
 #include "gateway/api_adapters.h"
 #include "gateway/api_data.h"
@@ -28,6 +29,7 @@ struct serve {
     struct app app;
     struct model_host host;
     struct api_adapters adapters;
+    struct adapter_demand demand;
     struct data_host data;
     struct gw_keys *keys;
     struct gw_route routes[MAX_ROUTES];
@@ -101,7 +103,14 @@ static void begin_drain(struct app *app) {
 static enum err open_server(struct serve *s, struct err_info *info) {
     const struct serve_options *o = &s->options;
     size_t n_routes = api_routes(&s->app, s->routes, MAX_ROUTES);
-    s->adapters = (struct api_adapters){&s->app, &s->host.adapters};
+    s->adapters = (struct api_adapters){.app = &s->app, .host = &s->host.adapters};
+    if (s->data.api.home) {
+        s->adapters.owner = data_host_owner;
+        s->adapters.owner_arg = &s->data;
+        s->demand = (struct adapter_demand){
+            .host = &s->host.adapters, .find = data_host_checkpoint, .arg = &s->data};
+        s->app.demand = &s->demand;
+    }
     n_routes += api_adapters_routes(&s->adapters, s->routes + n_routes, MAX_ROUTES - n_routes);
     n_routes += api_data_routes(&s->data.api, s->routes + n_routes, MAX_ROUTES - n_routes);
     struct gw_config cfg = {

@@ -30,7 +30,7 @@ enum adp_state {
 const char *adp_state_name(enum adp_state s); // "staged"
 bool adp_edge_is_legal(enum adp_state from, enum adp_state to);
 
-enum { ADP_NAME_MAX = 128, ADP_PATH_MAX = 1024, ADP_MAX_NAMES = 4096, ADP_MAX_REPLICAS = 64 };
+enum { ADP_NAME_MAX = 160, ADP_PATH_MAX = 1024, ADP_MAX_NAMES = 4096, ADP_MAX_REPLICAS = 64 };
 
 // Where a version is in one engine's slots.
 enum adp_place { ADP_PLACE_NONE, ADP_PLACE_LOADING, ADP_PLACE_READY, ADP_PLACE_FAILED };
@@ -52,7 +52,7 @@ struct adp_config {
 enum err adp_create(const struct adp_config *cfg, struct adp_registry **out, struct err_info *info);
 void adp_destroy(struct adp_registry *r); // nobody holds a version any more; NULL is legal
 
-// Names are 1 to 128 of letters, digits and "._-:/", begin with a letter or digit, have no empty, "." or
+// Names are 1 to 160 of letters, digits and "._-:/", begin with a letter or digit, have no empty, "." or
 // ".." part between slashes, and are not one of the base's.
 enum err adp_check_name(const struct adp_registry *r, const char *name, struct err_info *info);
 

@@ -15,7 +15,7 @@ ADAPTERS = os.path.join(ROOT, "tests/golden/adapters")
 INVALID = "invalid_request_error"
 
 
-NAMES = ("an adapter's name must be 1 to 128 letters, digits, '.', '_', '-', ':' or '/', begin with a letter or digit, "
+NAMES = ("an adapter's name must be 1 to 160 letters, digits, '.', '_', '-', ':' or '/', begin with a letter or digit, "
          "and have no part that is empty, '.' or '..'")
 
 

@@ -162,3 +162,112 @@ class Publish(test_finetune.Trainer):
             self.assertEqual(len(done.result_files), 1)
         files = [f for f in self.client.files.list(purpose="fine-tune-results")]
         self.assertEqual(len(files), 4)
+
+
+class Names(test_finetune.Trainer):
+    """Models by name: checkpoints that are loaded when they are asked for, deletion."""
+
+    def listed(self):
+        return [m.id for m in self.client.models.list()]
+
+    def refused(self, error, model, says):
+        with self.assertRaises(error) as e:
+            self.ask(model)
+        self.assertIn(says, str(e.exception))
+
+    def test_checkpoints(self):
+        self.begin()
+        job = self.create(graft={"save_steps": 6}, suffix="x" * 64)
+        job = self.wait(self.client, job.id, "succeeded", 120)
+        rows = self.jobs.checkpoints.list(job.id).data
+        self.assertEqual([c.step_number for c in rows], [24, 18, 12])  # step 6 is no longer kept
+        names = [c.fine_tuned_model_checkpoint for c in rows]
+        self.assertEqual(names[1], job.fine_tuned_model + ":ckpt-step-18")
+        final = self.ask(job.fine_tuned_model)
+        self.assertEqual(self.ask(names[0]), final)
+        # All at once, before any is loaded.
+        answers = {}
+        asking = [threading.Thread(target=lambda n=n: answers.setdefault(n, self.ask(n))) for n in names[1:] * 2]
+        for t in asking:
+            t.start()
+        for t in asking:
+            t.join()
+        self.assertEqual(len(answers), 2)
+        self.assertEqual(self.client.models.retrieve(names[2]).id, names[2])
+        r = self.client.chat.completions.create(model=names[1], **test_finetune.ASK, stream=True)
+        parts = [c.choices[0].delta.content or "" for c in r if c.choices]
+        self.assertEqual("".join(parts), answers[names[1]])
+        self.assertEqual([m for m in self.listed() if "ckpt" in m], [])
+        for model, says in ((job.fine_tuned_model + ":ckpt-step-6", "does not keep it any more"),
+                            (job.fine_tuned_model + ":ckpt-step-7", "has no checkpoint of that step"),
+                            (job.fine_tuned_model + ":ckpt-step-", "does not exist"),
+                            (job.fine_tuned_model + ":ckpt-step-18x", "does not exist"),
+                            ("ft:tiny:graft::0123456789ab:ckpt-step-18", "does not exist"),
+                            (names[1].replace("graft", "other"), "does not exist")):
+            self.refused(openai.NotFoundError, model, says)
+        # Another start loads them anew; a damaged one is refused, and says so.
+        self.server.stop()
+        folder = os.path.join(self.folder, "jobs", job.id, "checkpoints")
+        with open(os.path.join(folder, "step-12/adapter_model.safetensors"), "r+b") as f:
+            f.seek(-1, os.SEEK_END)
+            last = f.read(1)
+            f.seek(-1, os.SEEK_END)
+            f.write(bytes([last[0] ^ 1]))
+        self.begin()
+        self.assertEqual(self.ask(names[1]), answers[names[1]])
+        self.refused(openai.BadRequestError, names[2], "the checkpoint of step 12")
+
+    # What the keep policy takes away is served no more.
+    def test_pruned(self):
+        self.begin()
+        job = self.create(epochs=50, batch=2, graft={"save_steps": 4})
+        end = time.monotonic() + 60
+        while not (rows := self.jobs.checkpoints.list(job.id).data):
+            self.assertLess(time.monotonic(), end)
+        name = rows[-1].fine_tuned_model_checkpoint
+        self.ask(name)
+        while True:
+            try:
+                self.ask(name)
+            except openai.NotFoundError as e:
+                self.assertIn("any more", str(e))
+                break
+            self.assertLess(time.monotonic(), end)
+            time.sleep(0.05)
+        self.jobs.cancel(job.id)
+
+    def test_delete(self):
+        keys = os.path.join(self.folder, "keys")
+        with open(keys, "w") as f:
+            f.write("sk-one one train\nsk-two two train\nsk-user one\nsk-admin ops admin\n")
+        os.chmod(keys, 0o600)
+        self.server = self.start("--enable-lora", "--api-key-file", keys)
+        self.addCleanup(self.server.stop)
+        one, two, user, admin = (self.connect(self.server, "sk-" + k) for k in ("one", "two", "user", "admin"))
+        self.client, self.jobs = one, one.fine_tuning.jobs
+        made = [self.wait(one, self.create(epochs=1).id, "succeeded", 60) for _ in range(2)]
+        name, other = [j.fine_tuned_model for j in made]
+        self.ask(name)
+        with self.assertRaises(openai.PermissionDeniedError):
+            two.models.delete(name)
+        with self.assertRaises(openai.PermissionDeniedError):
+            user.models.delete(name)
+        for model, error in (("tiny", openai.BadRequestError), ("none", openai.NotFoundError),
+                             (name + "@99", openai.NotFoundError), (name + "@x", openai.NotFoundError),
+                             (name + ":ckpt-step-3", openai.BadRequestError), ("x" * 300, openai.NotFoundError)):
+            with self.assertRaises(error):
+                one.models.delete(model)
+        gone = one.models.delete(name)
+        self.assertEqual((gone.id, gone.object, gone.deleted), (name, "model", True))
+        self.assertNotIn(name, self.listed())
+        with self.assertRaises(openai.NotFoundError):
+            self.ask(name)
+        with self.assertRaises(openai.NotFoundError):
+            one.models.delete(name)
+        self.assertTrue(admin.models.delete(other).deleted)
+        self.server.stop()
+        self.server = self.start("--enable-lora", "--api-key-file", keys)
+        self.addCleanup(self.server.stop)
+        self.client = self.connect(self.server, "sk-one")
+        self.assertEqual(self.listed(), ["tiny"])
+        self.assertEqual(self.client.fine_tuning.jobs.retrieve(made[0].id).fine_tuned_model, name)

@@ -5,6 +5,7 @@
 #include "finetune/files.h"
 #include "finetune/job_control.h"
 #include "finetune/job_log.h"
+#include "finetune/job_models.h"
 #include "tests/cmocka_all.h"
 #include <fcntl.h>
 #include <pthread.h>
@@ -722,6 +723,55 @@ static void test_publish(void **state) {
     assert_false(moved);
 }
 
+// From a name to the job, or to its checkpoint; and nothing from what only looks like one.
+static void test_models(void **state) {
+    struct world *w = *state;
+    char id[FT_ID_MAX], name[400], text[480], found[FT_ID_MAX];
+    struct ft_job j;
+    struct err_info info = {0};
+    int64_t step;
+    create(w, "\"suffix\":\"s\"", id);
+    j = get(w, id);
+    ft_job_model_name(&j, "s", name, sizeof name);
+    ok(ft_job_of_model(&w->home, name, &j, &info), &info);
+    assert_string_equal(j.id, id);
+    ft_job_fini(&j);
+    static const char *const others[] = {
+        "", "ft:", "ft:tiny:graft:s:", "tiny", "ft:tiny:graft:s:0123456789ab", "ft:::::::::::~"};
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        assert_int_equal(ft_job_of_model(&w->home, others[i], &j, &info), ERR_NO_MODEL);
+    snprintf(text, sizeof text, "ft:tiny:graft:other%s", strrchr(name, ':'));
+    assert_int_equal(ft_job_of_model(&w->home, text, &j, &info), ERR_NO_MODEL);
+    for (int i = 1; i <= 5; i++)
+        ok(ft_checkpoint_add(&w->home, id, 10 * i, name, "{}", &info), &info);
+    ok(ft_checkpoints_keep(&w->home, id, 3, &info), &info);
+    ok(ft_checkpoints_keep(&w->home, id, 0, &info), &info);
+    for (int i = 1; i <= 6; i++) {
+        snprintf(text, sizeof text, "%s:ckpt-step-%d", name, 10 * i);
+        enum err e = ft_checkpoint_of_model(&w->home, text, found, &step, &info);
+        assert_int_equal(e, i >= 3 && i <= 5 ? ERR_OK : ERR_NO_MODEL);
+        if (e)
+            assert_non_null(strstr(info.message, "does not keep it any more"));
+        else
+            assert_true(!strcmp(found, id) && step == 10 * i);
+    }
+    static const char *const bad[] = {"",
+                                      ":ckpt-step-",
+                                      ":ckpt-step-030",
+                                      ":ckpt-step-30x",
+                                      ":",
+                                      ":ckpt-step--1",
+                                      ":ckpt-step-99999999999999999999"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        snprintf(text, sizeof text, "%s%s", name, bad[i]);
+        assert_int_equal(ft_checkpoint_of_model(&w->home, text, found, &step, &info), ERR_NO_MODEL);
+    }
+    char more[1200];
+    memset(more, 'x', sizeof more);
+    snprintf(more + sizeof more - 32, 32, ":ckpt-step-30");
+    assert_int_equal(ft_checkpoint_of_model(&w->home, more, found, &step, &info), ERR_NO_MODEL);
+}
+
 static void none(void *arg, const struct ft_job *j) {
     (void)arg;
     assert_non_null(j->request);
@@ -774,6 +824,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_record, setup, teardown),
         cmocka_unit_test_setup_teardown(test_result, setup, teardown),
         cmocka_unit_test_setup_teardown(test_publish, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_models, setup, teardown),
         cmocka_unit_test_setup_teardown(test_without_memory, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
