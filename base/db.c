@@ -8,11 +8,14 @@
 #include <sqlite3.h>
 #include <string.h>
 
-enum { BUSY_MS = 5000 };
+enum { BUSY_MS = 5000, ROOM_PAGES = 32 };
 
 struct db {
     sqlite3 *sql;
     struct lock lock;
+    void (*full)(void *arg);
+    void *full_arg;
+    bool was_full;
     int64_t changes; // rows that had ever been changed when the transaction began
 };
 
@@ -26,6 +29,8 @@ static enum err code_of(int rc) {
         return ERR_NOMEM;
     case SQLITE_FULL:
         return ERR_DISK_FULL;
+    case SQLITE_IOERR: // a file beside the database could not grow
+        return rc == SQLITE_IOERR_SHMSIZE ? ERR_DISK_FULL : ERR_IO;
     case SQLITE_BUSY:
     case SQLITE_LOCKED:
         return ERR_AGAIN;
@@ -36,12 +41,29 @@ static enum err code_of(int rc) {
     }
 }
 
+static void note_full(struct db *d) {
+    d->was_full = true;
+    if (d->full)
+        d->full(d->full_arg);
+}
+
 static enum err failed(struct db *d, int rc, struct err_info *info) {
     enum err e = code_of(rc);
+    int why = sqlite3_system_errno(d->sql);
+    const char *path = sqlite3_db_filename(d->sql, "main");
     if (e == ERR_NOMEM)
         return err_set(info, e, NULL, "out of memory");
-    return err_set(info, e, NULL, "state database: %s (%d)", sqlite3_errmsg(d->sql),
-                   sqlite3_extended_errcode(d->sql));
+    if (e == ERR_IO && (why == ENOSPC || why == EDQUOT))
+        e = ERR_DISK_FULL;
+    if (e == ERR_DISK_FULL)
+        note_full(d);
+    return err_set(info, e, NULL, "state database %.200s: %s (%d)", path ? path : "",
+                   sqlite3_errmsg(d->sql), sqlite3_extended_errcode(d->sql));
+}
+
+void db_on_full(struct db *d, void (*full)(void *arg), void *arg) {
+    d->full = full;
+    d->full_arg = arg;
 }
 
 struct db_value db_t(const char *s) {
@@ -160,6 +182,10 @@ enum err db_rows_end(struct db_rows *q, struct err_info *info) {
 
 enum err db_begin(struct db *d, struct err_info *info) {
     lock_take(&d->lock);
+    // What the log holds goes into the database, and the log begins anew in its blocks.
+    if (d->was_full)
+        (void)sqlite3_wal_checkpoint_v2(d->sql, NULL, SQLITE_CHECKPOINT_RESTART, NULL, NULL);
+    d->was_full = false;
     // IMMEDIATE: a transaction that reads and then writes never finds that another came between.
     enum err e = db_run(d, NULL, info, "BEGIN IMMEDIATE", DB_NONE);
     if (e)
@@ -171,8 +197,12 @@ enum err db_begin(struct db *d, struct err_info *info) {
 static enum err commit(struct db *d, struct err_info *info) {
     const char *path = sqlite3_db_filename(d->sql, "main");
     bool changed = sqlite3_total_changes64(d->sql) != d->changes;
-    if (changed && diskio_commit(path))
-        return durable_errno(info, errno, "write", path);
+    if (changed && diskio_commit(path)) {
+        enum err why = durable_errno(info, errno, "write", path);
+        if (why == ERR_DISK_FULL)
+            note_full(d);
+        return why;
+    }
     enum err e = db_run(d, NULL, info, "COMMIT", DB_NONE);
     if (!e && changed)
         diskio_committed(path);
@@ -186,6 +216,36 @@ enum err db_end(struct db *d, enum err rc, struct err_info *info) {
         (void)sqlite3_exec(d->sql, "ROLLBACK", NULL, NULL, NULL);
     lock_drop(&d->lock);
     return rc;
+}
+
+// ---- room
+
+static int64_t free_pages(struct db *d) {
+    struct db_rows q;
+    int64_t n = 0;
+    if (!db_query(d, &q, NULL, "PRAGMA freelist_count", DB_NONE) && db_next(&q))
+        n = db_int(&q, 0);
+    (void)db_rows_end(&q, NULL);
+    return n;
+}
+
+// Pages of a table that is dropped in another transaction than the one that filled it: within one they
+// would never be written.
+enum err db_make_room(struct db *d, struct err_info *info) {
+    static const char *const steps[] = {
+        "CREATE TABLE IF NOT EXISTS room (x BLOB)",
+        "INSERT INTO room VALUES (zeroblob(524288))",
+        "DROP TABLE room",
+    };
+    enum err e = ERR_OK;
+    lock_take(&d->lock);
+    for (size_t i = free_pages(d) >= ROOM_PAGES ? 3 : 0; i < 3 && !e; i++)
+        e = db_run(d, NULL, info, steps[i], DB_NONE);
+    // Into the database; the log begins anew and keeps its blocks.
+    if (!e)
+        (void)sqlite3_wal_checkpoint_v2(d->sql, NULL, SQLITE_CHECKPOINT_RESTART, NULL, NULL);
+    lock_drop(&d->lock);
+    return e;
 }
 
 // ---- opening
@@ -251,7 +311,9 @@ static enum err migrate(struct db *d, const struct db_migration *list, size_t n,
 static enum err set_up(struct db *d, struct err_info *info) {
     enum err e = script(d,
                         "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; "
-                        "PRAGMA foreign_keys = ON;",
+                        "PRAGMA foreign_keys = ON; "
+                        // The log stays small, for small disks.
+                        "PRAGMA wal_autocheckpoint = 250; PRAGMA journal_size_limit = 1048576;",
                         info);
     // The mode is a wish: SQLite stays with another one where the file system cannot do it.
     struct db_rows q;

@@ -27,6 +27,13 @@ struct db_migration {
 enum err db_open(const char *path, const struct db_migration *list, size_t n, struct db **out,
                  struct err_info *info);
 void db_close(struct db *d); // NULL is legal
+// Called when a change finds no room on the disk, before the caller learns of it: what it does may let
+// the same change succeed when it is tried again. Inside the transaction; it may not use the database.
+void db_on_full(struct db *d, void (*full)(void *arg), void *arg);
+
+// Room inside the database's own files: free pages, and blocks of its log, that later changes use although
+// the disk is full. Does nothing where there is enough already. Not within a transaction.
+enum err db_make_room(struct db *d, struct err_info *info);
 
 enum err db_begin(struct db *d, struct err_info *info); // takes the lock, also for reading
 // Commits if rc is ERR_OK, else rolls back; drops the lock. Returns rc, or why the commit failed.

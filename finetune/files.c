@@ -46,7 +46,9 @@ enum err ft_upload_begin(struct ft_home *h, struct ft_upload *u, struct err_info
     u->sha = sha256_begin();
     if (!u->sha)
         return err_set(info, ERR_NOMEM, NULL, "out of memory");
-    enum err e = ft_id_make("file-", u->id, info);
+    enum err e = ft_home_room(h, info);
+    if (!e)
+        e = ft_id_make("file-", u->id, info);
     if (!e)
         e = durable_begin(&u->out, h->files, u->id, info);
     if (e)
@@ -59,7 +61,10 @@ enum err ft_upload_write(struct ft_upload *u, const void *p, size_t n, struct er
         return err_set(info, ERR_TOO_LARGE, "file",
                        "file is larger than %llu bytes, the most that is accepted",
                        (unsigned long long)u->home->max_file_bytes);
-    enum err e = durable_write(&u->out, p, n, info);
+    // One that is under way must not take the room that the reserve has given up.
+    enum err e = ft_home_room(u->home, info);
+    if (!e)
+        e = durable_write(&u->out, p, n, info);
     if (!e && sha256_update(u->sha, p, n))
         e = err_set(info, ERR_INTERNAL, NULL, "cannot hash the file");
     return e;
@@ -262,39 +267,58 @@ static enum err check_unused(struct ft_home *h, const char *id, struct err_info 
     return err_set(info, ERR_INVALID, "id", "%s is used by %s, which has not ended", id, job);
 }
 
-enum err ft_file_delete(struct ft_home *h, uint64_t tenant, const char *id, struct err_info *info) {
-    struct ft_file f;
+static enum err remove_record(struct ft_home *h, uint64_t tenant, const char *id, struct ft_file *f,
+                              struct err_info *info) {
     enum err e = db_begin(h->db, info);
     if (e)
         return e;
-    e = find(h, tenant, id, &f, info);
+    e = find(h, tenant, id, f, info);
     if (!e)
-        e = check_unused(h, f.id, info);
+        e = check_unused(h, f->id, info);
     if (!e)
-        e = db_run(h->db, NULL, info, "DELETE FROM files WHERE id = ?", DB_ARGS(db_t(f.id)));
-    e = db_end(h->db, e, info);
+        e = db_run(h->db, NULL, info, "DELETE FROM files WHERE id = ?", DB_ARGS(db_t(f->id)));
+    return db_end(h->db, e, info);
+}
+
+enum err ft_file_delete(struct ft_home *h, uint64_t tenant, const char *id, struct err_info *info) {
+    struct ft_file f;
+    enum err e;
+    int tries = 0;
+    do
+        e = remove_record(h, tenant, id, &f, info);
+    while (ft__again(e, &tries));
     if (!e && diskio_unlink(h->files, f.id) != 0 && errno != ENOENT)
         log_write(h->log, LOG_WARN, "%s is deleted, but its content is not: %s", f.id,
                   strerror(errno)); // the next start tries again
     return e;
 }
 
+// One expired file, if there is any: its id, or none.
+static enum err expire(struct ft_home *h, char id[FT_ID_MAX], struct err_info *info) {
+    struct db_rows q;
+    enum err e = db_begin(h->db, info);
+    id[0] = '\0';
+    if (e)
+        return e;
+    e = db_query(h->db, &q, info,
+                 "SELECT id FROM files WHERE expires_at <= ? AND NOT EXISTS (" USED ") LIMIT 1",
+                 DB_ARGS(db_i(ft_now(h))));
+    if (!e && db_next(&q))
+        copy(id, FT_ID_MAX, db_text(&q, 0));
+    e = db_rows_end(&q, info);
+    if (!e && id[0])
+        e = db_run(h->db, NULL, info, "DELETE FROM files WHERE id = ?", DB_ARGS(db_t(id)));
+    return db_end(h->db, e, info);
+}
+
 enum err ft_files_expire(struct ft_home *h, struct err_info *info) {
     for (;;) {
-        struct db_rows q;
-        char id[FT_ID_MAX] = "";
-        enum err e = db_begin(h->db, info);
-        if (e)
-            return e;
-        e = db_query(h->db, &q, info,
-                     "SELECT id FROM files WHERE expires_at <= ? AND NOT EXISTS (" USED ") LIMIT 1",
-                     DB_ARGS(db_i(ft_now(h))));
-        if (!e && db_next(&q))
-            copy(id, sizeof id, db_text(&q, 0));
-        e = db_rows_end(&q, info);
-        if (!e && id[0])
-            e = db_run(h->db, NULL, info, "DELETE FROM files WHERE id = ?", DB_ARGS(db_t(id)));
-        e = db_end(h->db, e, info);
+        char id[FT_ID_MAX];
+        enum err e;
+        int tries = 0;
+        do
+            e = expire(h, id, info);
+        while (ft__again(e, &tries));
         if (e || !id[0])
             return e;
         (void)diskio_unlink(h->files, id);

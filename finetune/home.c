@@ -5,6 +5,7 @@
 #include "finetune/schema.h"
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 enum err ft_id_make(const char *prefix, char out[FT_ID_MAX], struct err_info *info) {
@@ -17,8 +18,53 @@ enum err ft_id_make(const char *prefix, char out[FT_ID_MAX], struct err_info *in
     return ERR_OK;
 }
 
-enum err ft_home_open(struct ft_home *h, const struct ft_home_config *cfg, struct err_info *info) {
+static void give_room(void *arg) {
+    struct ft_home *h = arg;
+    if (reserve_give(&h->reserve))
+        log_write(
+            h->log, LOG_ERROR,
+            "the disk of %s is full: the reserve is given up for deletes and changes of states; "
+            "uploads and jobs wait until there is room again",
+            h->path);
+}
+
+enum err ft_home_room(struct ft_home *h, struct err_info *info) {
+    bool held = atomic_load(&h->reserve.held);
+    if (!held && reserve_take(&h->reserve))
+        log_write(h->log, LOG_INFO, "the disk of %s has room again", h->path);
+    return atomic_load(&h->reserve.held)
+               ? ERR_OK
+               : err_set(info, ERR_DISK_FULL, NULL,
+                         "the disk of the data folder is full; delete files, or make room there");
+}
+
+bool ft__again(enum err e, int *tries) {
+    static const int64_t waits[] = {0, 50 * 1000000, 200 * 1000000};
+    if (e != ERR_DISK_FULL || *tries == sizeof waits / sizeof *waits)
+        return false;
+    int64_t wait = waits[(*tries)++];
+    if (wait)
+        nanosleep(&(struct timespec){.tv_nsec = wait}, NULL);
+    return true;
+}
+
+// What needs a little room at start finds it, too: the database's index file, cleaning up.
+static enum err open_parts(struct ft_home *h, struct err_info *info) {
     char path[sizeof h->path + 16];
+    snprintf(path, sizeof path, "%s/graft.db", h->path);
+    enum err e = ERR_OK;
+    if (h->files < 0)
+        e = durable_folder(h->dir.fd, "files", &h->files, info);
+    if (!e && h->jobs < 0)
+        e = durable_folder(h->dir.fd, "jobs", &h->jobs, info);
+    if (!e && !h->db)
+        e = db_open(path, ft_schema, ft_schema_len, &h->db, info);
+    if (!e)
+        e = ft_files_recover(h, info);
+    return e;
+}
+
+enum err ft_home_open(struct ft_home *h, const struct ft_home_config *cfg, struct err_info *info) {
     memset(h, 0, sizeof *h);
     h->dir = (struct data_dir){-1, -1};
     h->files = h->jobs = -1;
@@ -28,19 +74,24 @@ enum err ft_home_open(struct ft_home *h, const struct ft_home_config *cfg, struc
     if (strlen(cfg->path) >= sizeof h->path)
         return err_set(info, ERR_INVALID, "data-dir", "the data folder's name is too long");
     strcpy(h->path, cfg->path);
-    snprintf(path, sizeof path, "%s/graft.db", cfg->path);
     enum err e = data_dir_open(cfg->path, &h->dir, info);
-    if (!e)
-        e = durable_folder(h->dir.fd, "files", &h->files, info);
-    if (!e)
-        e = durable_folder(h->dir.fd, "jobs", &h->jobs, info);
-    if (!e)
-        e = db_open(path, ft_schema, ft_schema_len, &h->db, info);
-    if (!e)
-        e = ft_files_recover(h, info);
-    if (e)
+    if (!e) {
+        reserve_open(&h->reserve, h->dir.fd);
+        e = open_parts(h, info);
+    }
+    if (e == ERR_DISK_FULL) {
+        give_room(h);
+        e = open_parts(h, info);
+    }
+    if (e) {
         ft_home_close(h);
-    return e;
+        return e;
+    }
+    db_on_full(h->db, give_room, h);
+    struct err_info full;
+    if (ft_home_room(h, &full) || db_make_room(h->db, &full))
+        log_write(h->log, LOG_WARN, "%s: %s", h->path, full.message);
+    return ERR_OK;
 }
 
 void ft_home_close(struct ft_home *h) {
@@ -51,6 +102,7 @@ void ft_home_close(struct ft_home *h) {
         close(h->files);
     if (h->jobs >= 0)
         close(h->jobs);
+    reserve_close(&h->reserve);
     data_dir_close(&h->dir);
     memset(h, 0, sizeof *h);
 }

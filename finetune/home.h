@@ -4,6 +4,7 @@
 // so that no event loop may make them.
 //
 //   lock                who owns the folder
+//   reserve             room that is given up when the disk is full (base/reserve.h)
 //   graft.db            the state database (base/db.h)
 //   files/<id>          content of uploaded and result files
 //   jobs/<id>/          what a job keeps
@@ -12,12 +13,14 @@
 #include "base/db.h"
 #include "base/durable.h"
 #include "base/log.h"
+#include "base/reserve.h"
 #include <stdatomic.h>
 
 enum { FT_ID_MAX = 40 }; // with the NUL
 
 struct ft_home {
     struct data_dir dir;
+    struct reserve reserve;
     int files, jobs; // folders
     struct db *db;
     const struct clock *clock;
@@ -38,6 +41,15 @@ struct ft_home_config {
 // half-written files, and content that no record names.
 enum err ft_home_open(struct ft_home *h, const struct ft_home_config *cfg, struct err_info *info);
 void ft_home_close(struct ft_home *h); // also of zeros
+
+// Whether new content may be written. ERR_DISK_FULL: the reserve was given up, and there is no room to
+// make it again. Changes of states and deletes go on without it: each call that makes one gives the
+// reserve up when it finds the disk full, and tries once more.
+enum err ft_home_room(struct ft_home *h, struct err_info *info);
+
+// For what changes a state or deletes: whether to try it again after *e, at first at once, since the
+// reserve was given up, then a little later, since somebody may just have written there. *tries: 0.
+bool ft__again(enum err e, int *tries);
 
 // "file-" and random digits. ERR_IO: no random numbers.
 enum err ft_id_make(const char *prefix, char out[FT_ID_MAX], struct err_info *info);

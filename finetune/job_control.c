@@ -8,11 +8,13 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/statvfs.h>
 
 #define BIT(s) (1u << FT_JOB_##s)
 #define AT_WORK (BIT(RUNNING) | BIT(EVALUATING) | BIT(PUBLISHING))
 
-static const int64_t second = 1000000000, sweep_ns = 60 * 1000000000LL;
+static const int64_t second = 1000000000, minute = 60 * 1000000000LL;
+enum { ROOM_MADE = 8 << 20 };
 
 struct ft_control {
     struct ft_home *home;
@@ -29,6 +31,12 @@ struct ft_control {
     bool stopping, discarding; // the runner was told to stop; to keep nothing
     char urgent[FT_ID_MAX];    // the job that it was preempted for, or empty
     int64_t sweep_at;
+    // nothing is begun before hold_until, unless the disk was full and has more room than it had
+    int64_t hold_until, hold_wait;
+    bool full;
+    uint64_t room;
+    char said[640]; // the last complaint
+    int64_t say_at, say_wait;
 };
 
 void ft_control_wake(struct ft_control *c) {
@@ -44,8 +52,69 @@ void ft_control_ended(struct ft_control *c, const struct ft_job_end *end) {
     mailbox_wake(c->wakes);
 }
 
-static void complain(const struct ft_control *c, const char *what, const struct err_info *info) {
-    log_write(c->home->log, LOG_ERROR, "jobs: %s: %s", what, info->message);
+// What is said again and again is logged ever more rarely.
+static void complain(struct ft_control *c, const char *what, const struct err_info *info) {
+    char text[sizeof c->said];
+    int64_t now = clock_mono_ns(c->home->clock);
+    snprintf(text, sizeof text, "%s: %s", what, info->message);
+    bool again = !strcmp(text, c->said);
+    if (again && now < c->say_at)
+        return;
+    c->say_wait = again && c->say_wait < 64 * minute ? 2 * c->say_wait : minute;
+    c->say_at = now + c->say_wait;
+    memcpy(c->said, text, sizeof text);
+    log_write(c->home->log, LOG_ERROR, "jobs: %s", text);
+}
+
+// ---- failures of the moment
+
+static uint64_t room_now(const struct ft_control *c) {
+    struct statvfs v;
+    return fstatvfs(c->home->dir.fd, &v) ? 0 : (uint64_t)v.f_bavail * v.f_frsize;
+}
+
+static void tell_waiting(struct ft_control *c, bool full) {
+    struct err_info info;
+    // Where there is no trainer, the queue waits for that.
+    unsigned states = BIT(VALIDATING) | (c->runner.start ? BIT(QUEUED) : 0);
+    if (full ? ft_jobs_wait(c->home, states, FT_JOB_WAITS_DISK, &info)
+             : ft_jobs_wait_over(c->home, FT_JOB_WAITS_DISK, &info))
+        complain(c, "cannot say why they wait", &info);
+}
+
+// Nothing is begun for a while, longer each time; jobs are told why.
+static void hold_off(struct ft_control *c, const struct err_info *info) {
+    bool full = info->code == ERR_DISK_FULL;
+    c->hold_wait = !c->hold_wait ? second : c->hold_wait < minute ? 2 * c->hold_wait : minute;
+    c->hold_until = clock_mono_ns(c->home->clock) + c->hold_wait;
+    c->room = room_now(c);
+    complain(c, full ? "they wait for room on the disk" : "they wait", info);
+    if (full || c->full)
+        tell_waiting(c, full);
+    c->full = full;
+}
+
+static bool held_off(const struct ft_control *c) {
+    if (!c->hold_wait || clock_mono_ns(c->home->clock) >= c->hold_until)
+        return false;
+    return !c->full || room_now(c) < c->room + ROOM_MADE;
+}
+
+// Something went well.
+static void go_on(struct ft_control *c) {
+    if (c->full)
+        tell_waiting(c, false);
+    c->full = false;
+    c->hold_wait = 0;
+}
+
+// Whether there is room for what a job writes.
+static bool has_room(struct ft_control *c) {
+    struct err_info info = {0};
+    if (!ft_home_room(c->home, &info))
+        return true;
+    hold_off(c, &info);
+    return false;
 }
 
 // False: try again later.
@@ -92,14 +161,16 @@ static bool validate_one(struct ft_control *c) {
     struct err_info info = {0};
     struct ft_job_failure why = {0};
     bool moved = false;
-    if (!c->runner.validate)
+    if (!c->runner.validate || held_off(c))
         return false;
     if (ft_job_next(c->home, FT_JOB_VALIDATING, &j, &info)) {
         complain(c, "cannot look for the next one", &info);
         return false;
     }
-    if (!j.id[0])
+    if (!j.id[0] || !has_room(c)) {
+        ft_job_fini(&j);
         return false;
+    }
     struct validating v = {c, j.id};
     enum err e = c->runner.validate(c->runner.arg, &j, no_longer_wanted, &v, &why, &info);
     bool done = !passes(e);
@@ -119,6 +190,10 @@ static bool validate_one(struct ft_control *c) {
                                       .error_param = why.param[0] ? why.param : NULL};
         done = move(c, j.id, &m, &moved);
     }
+    if (e && !done && e != ERR_LOADING)
+        hold_off(c, &info);
+    else if (!e)
+        go_on(c);
     ft_job_fini(&j);
     return done && !atomic_load(&c->quit);
 }
@@ -161,9 +236,12 @@ static void start(struct ft_control *c, const struct ft_job *j) {
         fail(c, j->id, &info);
         return;
     }
+    if (e != ERR_LOADING)
+        hold_off(c, &info);
     const struct ft_job_move back = {.from = BIT(RUNNING),
                                      .to = FT_JOB_QUEUED,
-                                     .reason = info.message,
+                                     .reason =
+                                         e == ERR_DISK_FULL ? FT_JOB_WAITS_DISK : info.message,
                                      .level = "warn",
                                      .message = info.message};
     (void)move(c, j->id, &back, &moved);
@@ -172,7 +250,7 @@ static void start(struct ft_control *c, const struct ft_job *j) {
 static bool start_next(struct ft_control *c) {
     struct ft_job j;
     struct err_info info = {0};
-    if (!c->runner.start || c->running[0] || atomic_load(&c->quit))
+    if (!c->runner.start || c->running[0] || held_off(c) || atomic_load(&c->quit))
         return false;
     if (c->runner.ready && !c->runner.ready(c->runner.arg))
         return false;
@@ -180,7 +258,7 @@ static bool start_next(struct ft_control *c) {
         complain(c, "cannot look for the next one", &info);
         return false;
     }
-    if (j.id[0])
+    if (j.id[0] && has_room(c))
         start(c, &j);
     ft_job_fini(&j);
     return c->running[0] != '\0';
@@ -216,10 +294,13 @@ static void look_at_running(struct ft_control *c) {
 
 // ---- the end of a run
 
-static bool back_to_queue(struct ft_control *c, const char *reason, bool tried) {
+// detail: for the event alone; or empty.
+static bool back_to_queue(struct ft_control *c, const char *reason, const char *detail,
+                          bool tried) {
     bool moved;
-    char message[FT_JOB_REASON_MAX + 64];
-    snprintf(message, sizeof message, "Fine-tuning job goes back to the queue: %s", reason);
+    char message[2 * FT_JOB_REASON_MAX + 64];
+    snprintf(message, sizeof message, "Fine-tuning job goes back to the queue: %s%s%.160s%s",
+             reason, *detail ? " (" : "", detail, *detail ? ")" : "");
     const struct ft_job_move m = {.from = AT_WORK,
                                   .to = FT_JOB_QUEUED,
                                   .reason = reason,
@@ -235,7 +316,7 @@ static bool stopped(struct ft_control *c) {
         snprintf(reason, sizeof reason, "the server is stopping");
     else if (c->urgent[0])
         snprintf(reason, sizeof reason, "preempted by %s, which is more urgent", c->urgent);
-    return back_to_queue(c, reason, false);
+    return back_to_queue(c, reason, "", false);
 }
 
 // What was paused meanwhile has ended all the same; what was cancelled stays so.
@@ -266,19 +347,28 @@ static bool take_end(struct ft_control *c) {
     if (!c->running[0] || !atomic_load_explicit(&c->ended, memory_order_acquire))
         return false;
     const struct ft_job_end *end = &c->end;
-    bool done;
+    // A full disk is not the job's fault: it counts as no try.
+    bool done, full = end->how == FT_END_FAILED && !strcmp(end->error_code, "disk_full");
     if (end->how == FT_END_STOPPED) {
         done = stopped(c);
+    } else if (full) {
+        struct err_info info;
+        err_set(&info, ERR_DISK_FULL, NULL, "%s", end->error_message);
+        done = back_to_queue(c, FT_JOB_WAITS_DISK, end->error_message, false);
+        if (done)
+            hold_off(c, &info);
     } else if (end->how == FT_END_FAILED && end->retry && c->attempts + 1 < FT_JOB_ATTEMPTS_MAX) {
         char reason[FT_JOB_REASON_MAX];
         snprintf(reason, sizeof reason, "try %lld of %d failed: %.120s", (long long)c->attempts + 1,
                  FT_JOB_ATTEMPTS_MAX, end->error_message);
-        done = back_to_queue(c, reason, true);
+        done = back_to_queue(c, reason, "", true);
     } else {
         done = finished(c);
     }
     if (done)
         c->running[0] = '\0';
+    if (done && !full)
+        go_on(c);
     return done;
 }
 
@@ -286,7 +376,7 @@ static bool take_end(struct ft_control *c) {
 static void explain(struct ft_control *c) {
     struct err_info info = {0};
     if (!c->runner.start && c->runner.no_trainer &&
-        ft_jobs_wait(c->home, c->runner.no_trainer, &info))
+        ft_jobs_wait(c->home, BIT(QUEUED), c->runner.no_trainer, &info))
         complain(c, "cannot say why they wait", &info);
 }
 
@@ -295,7 +385,7 @@ static void sweep(struct ft_control *c) {
     int64_t now = clock_mono_ns(c->home->clock);
     if (now < c->sweep_at)
         return;
-    c->sweep_at = now + sweep_ns;
+    c->sweep_at = now + minute;
     if (ft_files_expire(c->home, &info))
         complain(c, "expired files", &info);
 }
@@ -329,6 +419,8 @@ enum err ft_control_start(struct ft_home *home, const struct ft_job_runner *runn
     enum err e = ft_jobs_recover(home, &n, info);
     if (!e && runner->start && runner->no_trainer)
         e = ft_jobs_wait_over(home, runner->no_trainer, info);
+    if (!e)
+        e = ft_jobs_wait_over(home, FT_JOB_WAITS_DISK, info); // it is told again where it is so
     if (e)
         return e;
     if (n)

@@ -12,6 +12,11 @@
 #pragma once
 #include "finetune/jobs.h"
 
+//   5. A full disk is no failure of the job: it waits with this reason, without counting a try, until
+//      there is room. Other failures of the moment hold the queue off for a while, longer each time.
+#define FT_JOB_WAITS_DISK                                                                          \
+    "disk_full: the disk of the data folder is full; the job goes on when there is room"
+
 struct ft_control;
 
 enum ft_stop { FT_STOP_PAUSE, FT_STOP_CANCEL, FT_STOP_PREEMPT, FT_STOP_SHUTDOWN };

@@ -61,10 +61,12 @@ static enum err in_transaction(struct ft_home *h, const char *job, const char *l
 
 enum err ft_event_add(struct ft_home *h, const char *job, const char *level, const char *type,
                       const char *message, const char *data, struct err_info *info) {
-    enum err e = db_begin(h->db, info);
-    if (e)
-        return e;
-    e = db_end(h->db, in_transaction(h, job, level, type, message, data, info), info);
+    enum err e;
+    int tries = 0;
+    do {
+        if (!(e = db_begin(h->db, info)))
+            e = db_end(h->db, in_transaction(h, job, level, type, message, data, info), info);
+    } while (ft__again(e, &tries));
     if (!e)
         ft__events_bump(h);
     return e;

@@ -30,7 +30,7 @@ enum err ft__job_change(struct ft_home *h, int64_t seq, const struct ft_job_move
 
 static const struct ft_job_owner anyone = {.any = true};
 
-enum err ft_job_move(struct ft_home *h, const char *id, const struct ft_job_move *m, bool *moved,
+static enum err move(struct ft_home *h, const char *id, const struct ft_job_move *m, bool *moved,
                      struct err_info *info) {
     int64_t seq;
     enum ft_job_state state;
@@ -48,6 +48,16 @@ enum err ft_job_move(struct ft_home *h, const char *id, const struct ft_job_move
         *moved = false;
     if (*moved)
         ft__events_bump(h);
+    return e;
+}
+
+enum err ft_job_move(struct ft_home *h, const char *id, const struct ft_job_move *m, bool *moved,
+                     struct err_info *info) {
+    enum err e;
+    int tries = 0;
+    do
+        e = move(h, id, m, moved, info);
+    while (ft__again(e, &tries));
     return e;
 }
 
@@ -97,7 +107,7 @@ static enum err recover_one(struct ft_home *h, int64_t *seq, struct err_info *in
     return !e && *seq ? ft__job_change(h, *seq, &back, info) : e;
 }
 
-enum err ft_jobs_recover(struct ft_home *h, int64_t *n, struct err_info *info) {
+static enum err recover(struct ft_home *h, int64_t *n, struct err_info *info) {
     int64_t seq = 0;
     *n = 0;
     enum err e = db_begin(h->db, info);
@@ -110,31 +120,45 @@ enum err ft_jobs_recover(struct ft_home *h, int64_t *n, struct err_info *info) {
     return db_end(h->db, e, info);
 }
 
-static enum err wait_one(struct ft_home *h, const char *reason, int64_t *seq,
+enum err ft_jobs_recover(struct ft_home *h, int64_t *n, struct err_info *info) {
+    enum err e;
+    int tries = 0;
+    do
+        e = recover(h, n, info);
+    while (ft__again(e, &tries));
+    return e;
+}
+
+static enum err wait_one(struct ft_home *h, unsigned states, const char *reason, int64_t *seq,
                          struct err_info *info) {
     struct db_rows q;
     char message[FT_JOB_REASON_MAX + 32];
+    const char *queued = states & 1u << FT_JOB_QUEUED ? "queued" : "";
+    const char *validating = states & 1u << FT_JOB_VALIDATING ? "validating_files" : "";
     *seq = 0;
-    enum err e = db_query(h->db, &q, info,
-                          "SELECT seq FROM jobs WHERE state = 'queued' AND reason IS NOT ? LIMIT 1",
-                          DB_ARGS(db_t(reason)));
+    enum err e =
+        db_query(h->db, &q, info,
+                 "SELECT seq FROM jobs WHERE state IN (?2, ?3) AND reason IS NOT ?1 LIMIT 1",
+                 DB_ARGS(db_t(reason), db_t(queued), db_t(validating)));
     if (!e && db_next(&q))
         *seq = db_int(&q, 0);
     e = db_rows_end(&q, info);
     if (!e && *seq)
         e = db_run(h->db, NULL, info, "UPDATE jobs SET reason = ?2 WHERE seq = ?1",
                    DB_ARGS(db_i(*seq), db_t(reason)));
-    snprintf(message, sizeof message, "The job waits in the queue: %s", reason);
+    snprintf(message, sizeof message, "The job waits%s: %s", *validating ? "" : " in the queue",
+             reason);
     return !e && *seq ? ft__event_insert(h, *seq, "warn", "message", message, NULL, info) : e;
 }
 
-enum err ft_jobs_wait(struct ft_home *h, const char *reason, struct err_info *info) {
+static enum err wait_all(struct ft_home *h, unsigned states, const char *reason,
+                         struct err_info *info) {
     int64_t seq = 0, n = 0;
     enum err e = db_begin(h->db, info);
     if (e)
         return e;
     do {
-        e = wait_one(h, reason, &seq, info);
+        e = wait_one(h, states, reason, &seq, info);
         n += seq != 0;
     } while (!e && seq);
     e = db_end(h->db, e, info);
@@ -143,14 +167,29 @@ enum err ft_jobs_wait(struct ft_home *h, const char *reason, struct err_info *in
     return e;
 }
 
+enum err ft_jobs_wait(struct ft_home *h, unsigned states, const char *reason,
+                      struct err_info *info) {
+    enum err e;
+    int tries = 0;
+    do
+        e = wait_all(h, states, reason, info);
+    while (ft__again(e, &tries));
+    return e;
+}
+
 enum err ft_jobs_wait_over(struct ft_home *h, const char *reason, struct err_info *info) {
-    enum err e = db_begin(h->db, info);
-    if (e)
-        return e;
-    e = db_run(h->db, NULL, info,
-               "UPDATE jobs SET reason = NULL WHERE state = 'queued' AND reason = ?",
-               DB_ARGS(db_t(reason)));
-    return db_end(h->db, e, info);
+    enum err e;
+    int tries = 0;
+    do {
+        if ((e = db_begin(h->db, info)))
+            continue;
+        e = db_run(h->db, NULL, info,
+                   "UPDATE jobs SET reason = NULL WHERE state IN ('queued', 'validating_files')"
+                   " AND reason = ?",
+                   DB_ARGS(db_t(reason)));
+        e = db_end(h->db, e, info);
+    } while (ft__again(e, &tries));
+    return e;
 }
 
 static struct db_value or_null(int64_t v) {
@@ -190,10 +229,12 @@ static enum err record(struct ft_home *h, const char *id, const struct ft_job_re
 
 enum err ft_job_record(struct ft_home *h, const char *id, const struct ft_job_record *r,
                        struct err_info *info) {
-    enum err e = db_begin(h->db, info);
-    if (e)
-        return e;
-    e = db_end(h->db, record(h, id, r, info), info);
+    enum err e;
+    int tries = 0;
+    do {
+        if (!(e = db_begin(h->db, info)))
+            e = db_end(h->db, record(h, id, r, info), info);
+    } while (ft__again(e, &tries));
     if (!e && r->level)
         ft__events_bump(h);
     return e;

@@ -241,7 +241,8 @@ enum err ft_job_create(struct ft_home *h, uint64_t tenant, const struct ft_job_s
     *out = (struct ft_job){0};
     buf_init(&hyper, 0);
     write_hyper(spec, &hyper);
-    enum err e = buf_err(&hyper) ? err_set(info, ERR_NOMEM, NULL, "out of memory") : ERR_OK;
+    enum err e =
+        buf_err(&hyper) ? err_set(info, ERR_NOMEM, NULL, "out of memory") : ft_home_room(h, info);
     if (!e)
         e = ft_id_make("ftjob-", id, info);
     if (!e)
@@ -393,8 +394,8 @@ static enum err act(struct ft_home *h, struct ft_job_owner owner, const char *id
     return e ? e : ft__job_find(h, owner, id, NULL, out, info);
 }
 
-enum err ft_job_act(struct ft_home *h, struct ft_job_owner owner, const char *id,
-                    enum ft_job_action action, struct ft_job *out, struct err_info *info) {
+static enum err act_once(struct ft_home *h, struct ft_job_owner owner, const char *id,
+                         enum ft_job_action action, struct ft_job *out, struct err_info *info) {
     enum err e = db_begin(h->db, info);
     if (e)
         return e;
@@ -402,7 +403,17 @@ enum err ft_job_act(struct ft_home *h, struct ft_job_owner owner, const char *id
     enum err end = db_end(h->db, e, info);
     if (!e && end)
         ft_job_fini(out);
-    if (!end)
-        ft__events_bump(h);
     return end;
+}
+
+enum err ft_job_act(struct ft_home *h, struct ft_job_owner owner, const char *id,
+                    enum ft_job_action action, struct ft_job *out, struct err_info *info) {
+    enum err e;
+    int tries = 0;
+    do
+        e = act_once(h, owner, id, action, out, info);
+    while (ft__again(e, &tries));
+    if (!e)
+        ft__events_bump(h);
+    return e;
 }

@@ -126,8 +126,10 @@ enum err ft_job_next(struct ft_home *h, enum ft_job_state state, struct ft_job *
 // At start: what ran goes back to the queue, with the reason. *n: how many.
 enum err ft_jobs_recover(struct ft_home *h, int64_t *n, struct err_info *info);
 
-// Jobs in the queue wait for `reason`: those that have another get it, with an event. Until _over.
-enum err ft_jobs_wait(struct ft_home *h, const char *reason, struct err_info *info);
+// Jobs in these states (bits 1 << state: queued, validating_files) wait for `reason`: those that have
+// another get it, with an event. Until _over.
+enum err ft_jobs_wait(struct ft_home *h, unsigned states, const char *reason,
+                      struct err_info *info);
 enum err ft_jobs_wait_over(struct ft_home *h, const char *reason, struct err_info *info);
 
 // What the runner learns while it works; no event.

@@ -10,6 +10,7 @@
 #pragma once
 #include "base/io_pool.h"
 #include "base/log.h"
+#include "base/reserve.h"
 #include "gateway/app.h"
 #include "gateway/serve_options.h"
 #include "serving/rollout.h"
@@ -24,8 +25,9 @@ struct adapter_host {
     const struct log *log;
     int dir; // <data-dir>/adapters; -1: nothing is kept
     char path[512];
-    bool unsaved;      // what state.json says is not known: a save failed
-    uint64_t reserved; // numbers below are promised in the state file never to be given again
+    struct reserve *reserve; // given up where the disk is full, or NULL; its owner's
+    bool unsaved;            // what state.json says is not known: a save failed
+    uint64_t reserved;       // numbers below are promised in the state file never to be given again
 };
 
 // After the model is loaded, before the engine is made. data_dir: a file descriptor, -1: none.

@@ -75,6 +75,8 @@ enum err adapter_store_save(struct adapter_host *h, struct err_info *info) {
         e = buf_err(&out);
     e = e ? err_set(info, e, NULL, "the state of the adapters cannot be written: %s", err_text(e))
           : durable_put(h->dir, state_name, out.data, out.len, info);
+    if (e == ERR_DISK_FULL && h->reserve && reserve_give(h->reserve)) // perhaps what frees room
+        e = durable_put(h->dir, state_name, out.data, out.len, info);
     h->unsaved = e != ERR_OK;
     buf_fini(&out);
     return e;

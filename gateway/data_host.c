@@ -139,6 +139,7 @@ enum err data_host_open(struct data_host *h, const struct serve_options *o, cons
     enum err e = ft_home_open(&h->home, &cfg, info);
     if (e)
         return e;
+    model->adapters.reserve = &h->home.reserve;
     e = io_pool_create((int)o->io_threads, IO_WAITING, &h->api.io);
     if (e)
         return err_set(info, e, NULL, "cannot start the I/O threads");

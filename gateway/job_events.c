@@ -85,6 +85,11 @@ enum err job__on_step(void *arg, const struct ft_progress *p, struct err_info *i
     return e;
 }
 
+// What the reserve has given up is for changes of states, not for checkpoints.
+enum err job__room(void *arg, struct err_info *info) {
+    return ft_home_room(job__home(arg), info);
+}
+
 enum err job__on_saved(void *arg, const struct ft_state *s, struct err_info *info) {
     struct job_runner *r = arg;
     struct job_run *run = r->run;

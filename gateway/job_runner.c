@@ -145,8 +145,8 @@ void job_runner_stop(void *arg, enum ft_stop why) {
 }
 
 enum err job_runner_init(struct job_runner *r, struct err_info *info) {
-    r->hooks = (struct train_hooks){create_exec,  destroy_exec,  job__on_tell,
-                                    job__on_step, job__on_saved, r};
+    r->hooks = (struct train_hooks){
+        create_exec, destroy_exec, job__on_tell, job__on_step, job__room, job__on_saved, r};
     return train_place_init(&r->place, info);
 }
 

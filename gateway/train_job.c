@@ -300,7 +300,9 @@ static enum err on_save(void *arg, const struct ft_state *s, bool stopping, stru
     (void)stopping;
     struct ft_manifest m = manifest_of(j);
     char name[FT_CHECKPOINT_NAME];
-    enum err e = train_report_sync(&j->report, info);
+    enum err e = j->hooks ? j->hooks->room(j->hooks->arg, info) : ERR_OK;
+    if (!e)
+        e = train_report_sync(&j->report, info);
     if (!e)
         e = ft_exec_get(j->exec, j->moments.w, j->moments.m, j->moments.v, info);
     if (!e)

@@ -17,6 +17,7 @@ struct train_hooks {
     void (*destroy_exec)(void *arg, struct ft_exec *x);
     void (*tell)(void *arg, const char *message); // something to be warned of
     enum err (*step)(void *arg, const struct ft_progress *p, struct err_info *info);
+    enum err (*room)(void *arg, struct err_info *info); // whether a checkpoint may be written now
     enum err (*saved)(void *arg, const struct ft_state *s, struct err_info *info);
     void *arg;
 };

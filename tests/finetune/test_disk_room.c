@@ -1,0 +1,342 @@
+// SPDX-License-Identifier: Apache-2.0
+// A full disk, played by the hook under durable writes: the reserve is given up for what deletes and
+// changes states, new content is refused, jobs wait with a reason and go on, and are told so once.
+#include "base/diskio.h"
+#include "base/mem.h"
+#include "finetune/files.h"
+#include "finetune/job_control.h"
+#include "finetune/job_log.h"
+#include "tests/base/disk_replay.h"
+#include "tests/cmocka_all.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+struct world {
+    char folder[64];
+    struct clock_manual clock;
+    struct ft_home home;
+    struct diskio_hook hook;
+    _Atomic bool full, spent; // no room; not even what the reserve gave
+    // the runner
+    _Atomic(struct ft_control *) control;
+    _Atomic int n_started, n_validated;
+    _Atomic bool no_room; // what the job writes finds the disk full
+};
+
+static void ok(enum err e, const struct err_info *info) {
+    if (e)
+        fail_msg("%s: %s", err_name(e), info->message);
+}
+
+// Content needs room; a commit has that which the reserve gave.
+static int refuse(void *arg, struct diskio_call *c) {
+    struct world *w = arg;
+    bool takes = c->op == DISKIO_CREATE || c->op == DISKIO_WRITE;
+    if (!w->full || !(takes || c->op == DISKIO_COMMIT))
+        return 0;
+    bool given = faccessat(w->home.dir.fd, "reserve", F_OK, 0) != 0;
+    return takes || !given || w->spent ? ENOSPC : 0;
+}
+
+static void open_home(struct world *w) {
+    struct err_info info = {0};
+    const struct ft_home_config cfg = {
+        .path = w->folder, .clock = &w->clock.clock, .max_file_bytes = 1 << 20};
+    ok(ft_home_open(&w->home, &cfg, &info), &info);
+}
+
+static int setup(void **state) {
+    struct world *w = calloc(1, sizeof *w);
+    replay_folder(w->folder, "room");
+    clock_manual_init(&w->clock, 1, 1700000000LL * 1000000000);
+    open_home(w);
+    w->hook = (struct diskio_hook){.before = refuse, .arg = w};
+    diskio_set_hook(&w->hook);
+    *state = w;
+    return 0;
+}
+
+static int teardown(void **state) {
+    struct world *w = *state;
+    ft_control_stop(w->control);
+    diskio_set_hook(NULL);
+    ft_home_close(&w->home);
+    replay_remove(w->folder);
+    free(w);
+    return 0;
+}
+
+static enum err upload(struct world *w, char id[FT_ID_MAX], struct err_info *info) {
+    struct ft_upload u;
+    struct ft_file f = {.filename = "a.jsonl", .purpose = "fine-tune"};
+    enum err e = ft_upload_begin(&w->home, &u, info);
+    if (!e && !(e = ft_upload_write(&u, "{}\n", 3, info)))
+        e = ft_upload_commit(&u, &f, info);
+    else
+        ft_upload_abort(&u);
+    if (!e)
+        strcpy(id, f.id);
+    return e;
+}
+
+static enum err create(struct world *w, const char *file, char id[FT_ID_MAX],
+                       struct err_info *info) {
+    char text[256];
+    struct ft_job_spec spec;
+    struct ft_job j;
+    char *request = NULL;
+    snprintf(text, sizeof text, "{\"model\": \"tiny\", \"training_file\": \"%s\"}", file);
+    json_t *o = json_loads(text, 0, NULL);
+    assert_non_null(o);
+    ok(ft_job_spec_read(o, &spec, info), info);
+    ok(ft_job_spec_store(o, 7, &request, info), info);
+    enum err e = ft_job_create(&w->home, 0, &spec, 7, request, &j, info);
+    if (!e) {
+        strcpy(id, j.id);
+        ft_job_fini(&j);
+    }
+    mem_free(request);
+    json_decref(o);
+    return e;
+}
+
+static struct ft_job get(struct world *w, const char *id) {
+    struct err_info info = {0};
+    struct ft_job j;
+    ok(ft_job_get(&w->home, (struct ft_job_owner){.any = true}, id, &j, &info), &info);
+    ft_job_fini(&j);
+    return j;
+}
+
+static bool has_reserve(const struct world *w) {
+    return !faccessat(w->home.dir.fd, "reserve", F_OK, 0);
+}
+
+static void test_reserve(void **state) {
+    struct world *w = *state;
+    struct err_info info = {0};
+    struct ft_job j;
+    char a[FT_ID_MAX], b[FT_ID_MAX], job[FT_ID_MAX], other[FT_ID_MAX];
+    ok(upload(w, a, &info), &info);
+    ok(upload(w, b, &info), &info);
+    ok(create(w, b, job, &info), &info);
+    assert_true(has_reserve(w));
+    w->full = true;
+    // Content is refused, and the reserve stays for more important things.
+    assert_int_equal(upload(w, other, &info), ERR_DISK_FULL);
+    assert_true(has_reserve(w));
+    ok(ft_file_delete(&w->home, 0, a, &info), &info);
+    assert_false(has_reserve(w));
+    ok(ft_job_act(&w->home, (struct ft_job_owner){.any = true}, job, FT_JOB_CANCEL, &j, &info),
+       &info);
+    assert_int_equal(j.state, FT_JOB_CANCELLED);
+    ft_job_fini(&j);
+    assert_int_equal(upload(w, other, &info), ERR_DISK_FULL);
+    assert_non_null(strstr(info.message, "delete files"));
+    assert_int_equal(create(w, b, other, &info), ERR_DISK_FULL);
+    // The next process starts without it.
+    ft_home_close(&w->home);
+    open_home(w);
+    assert_int_equal(get(w, job).state, FT_JOB_CANCELLED);
+    assert_false(has_reserve(w));
+    // When not even that is left, the answer says so, and nothing is half done.
+    w->spent = true;
+    assert_int_equal(ft_file_delete(&w->home, 0, b, &info), ERR_DISK_FULL);
+    struct ft_file f;
+    ok(ft_file_get(&w->home, 0, b, &f, &info), &info);
+    w->full = w->spent = false;
+    ok(ft_home_room(&w->home, &info), &info);
+    assert_true(has_reserve(w));
+    ok(upload(w, other, &info), &info);
+    ok(ft_file_delete(&w->home, 0, b, &info), &info);
+}
+
+// An upload that is under way takes nothing of what the reserve gave.
+static void test_upload_under_way(void **state) {
+    struct world *w = *state;
+    struct err_info info = {0};
+    struct ft_upload u;
+    ok(ft_upload_begin(&w->home, &u, &info), &info);
+    ok(ft_upload_write(&u, "{}\n", 3, &info), &info);
+    w->full = true;
+    assert_true(reserve_give(&w->home.reserve));
+    assert_int_equal(ft_upload_write(&u, "{}\n", 3, &info), ERR_DISK_FULL);
+    ft_upload_abort(&u);
+    w->full = false;
+}
+
+// ---- jobs
+
+static enum err validate(void *arg, const struct ft_job *job, bool (*cancelled)(void *arg),
+                         void *cancelled_arg, struct ft_job_failure *why, struct err_info *info) {
+    struct world *w = arg;
+    (void)job, (void)cancelled, (void)cancelled_arg, (void)why;
+    w->n_validated++;
+    return w->no_room ? err_set(info, ERR_DISK_FULL, NULL, "cannot write training.tokens") : ERR_OK;
+}
+
+static void nap(void) {
+    nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
+}
+
+static enum err start(void *arg, const struct ft_job *job, struct err_info *info) {
+    struct world *w = arg;
+    struct ft_job_end end = {.how = FT_END_SUCCEEDED, .retry = true};
+    (void)job, (void)info;
+    w->n_started++;
+    if (w->no_room) {
+        end.how = FT_END_FAILED;
+        strcpy(end.error_code, "disk_full");
+        strcpy(end.error_message, "cannot write optimizer.safetensors: No space left on device");
+    }
+    while (!w->control) // the thread may be faster than the call that makes it
+        nap();
+    ft_control_ended(w->control, &end);
+    return ERR_OK;
+}
+
+static void stop(void *arg, enum ft_stop why) {
+    (void)arg, (void)why;
+}
+
+static void wait_reason(struct world *w, const char *id, enum ft_job_state s, const char *reason) {
+    for (int i = 0; i < 5000; i++, nap()) {
+        struct ft_job j = get(w, id);
+        if (j.state == s && !strncmp(j.reason, reason, strlen(reason)))
+            return;
+    }
+    struct ft_job j = get(w, id);
+    fail_msg("%s is %s: %s", id, ft_job_state_text(j.state), j.reason);
+}
+
+struct told {
+    int disk, all;
+};
+
+static void count(void *arg, const struct ft_event *e) {
+    struct told *t = arg;
+    t->all++;
+    t->disk += strstr(e->message, "disk_full") != NULL;
+}
+
+static struct told events(struct world *w, const char *id) {
+    struct told t = {0};
+    struct err_info info = {0};
+    bool more;
+    const struct ft_page page = {.owner.any = true, .job = id, .limit = 100};
+    ok(ft_event_list(&w->home, &page, count, &t, &more, NULL, &info), &info);
+    return t;
+}
+
+static void some_turns(struct world *w) { // of the control thread
+    for (int i = 0; i < 20; i++, nap())
+        ft_control_wake(w->control);
+}
+
+static void advance(struct world *w, int64_t seconds) {
+    // The thread reads it while it stands still.
+    ft_control_stop(w->control);
+    w->control = NULL;
+    clock_manual_advance(&w->clock, seconds * 1000000000);
+}
+
+static void begin(struct world *w) {
+    struct err_info info = {0};
+    const struct ft_job_runner runner = {
+        .validate = validate, .start = start, .stop = stop, .arg = w};
+    struct ft_control *control;
+    ok(ft_control_start(&w->home, &runner, &control, &info), &info);
+    w->control = control;
+}
+
+static void test_job_waits(void **state) {
+    struct world *w = *state;
+    struct err_info info = {0};
+    char file[FT_ID_MAX], first[FT_ID_MAX], second[FT_ID_MAX];
+    ok(upload(w, file, &info), &info);
+    ok(create(w, file, first, &info), &info);
+    ok(create(w, file, second, &info), &info);
+    w->no_room = true;
+    begin(w);
+    // It cannot even be checked: it waits where it is, and says why.
+    wait_reason(w, first, FT_JOB_VALIDATING, "disk_full: ");
+    wait_reason(w, second, FT_JOB_VALIDATING, "disk_full: ");
+    some_turns(w);
+    assert_int_equal(w->n_validated, 1);
+    assert_int_equal(events(w, first).disk, 1);
+    w->no_room = false;
+    advance(w, 2);
+    begin(w);
+    wait_reason(w, first, FT_JOB_SUCCEEDED, "");
+    wait_reason(w, second, FT_JOB_SUCCEEDED, "");
+    assert_string_equal(get(w, second).reason, "");
+}
+
+static void test_run_waits(void **state) {
+    struct world *w = *state;
+    struct err_info info = {0};
+    char file[FT_ID_MAX], first[FT_ID_MAX];
+    ok(upload(w, file, &info), &info);
+    ok(create(w, file, first, &info), &info);
+    begin(w);
+    wait_reason(w, first, FT_JOB_SUCCEEDED, "");
+    advance(w, 1);
+    char id[FT_ID_MAX];
+    ok(create(w, file, id, &info), &info);
+    // Its files are valid; then the disk is full whenever it runs.
+    struct ft_job_move queued = {
+        .from = 1u << FT_JOB_VALIDATING, .to = FT_JOB_QUEUED, .level = "info", .message = "valid"};
+    bool moved;
+    ok(ft_job_move(&w->home, id, &queued, &moved, &info), &info);
+    w->no_room = true;
+    w->n_started = 0;
+    for (int i = 0; i < FT_JOB_ATTEMPTS_MAX + 2; i++) {
+        begin(w);
+        wait_reason(w, id, FT_JOB_QUEUED, "disk_full: ");
+        some_turns(w);
+        advance(w, 60);
+    }
+    // Never the job's fault, and never more than once a turn.
+    assert_int_equal(get(w, id).attempts, 0);
+    assert_in_range(w->n_started, 1, FT_JOB_ATTEMPTS_MAX + 2);
+    w->no_room = false;
+    begin(w);
+    wait_reason(w, id, FT_JOB_SUCCEEDED, "");
+}
+
+// Without room nothing is started at all.
+static void test_nothing_is_begun(void **state) {
+    struct world *w = *state;
+    struct err_info info = {0};
+    char file[FT_ID_MAX], id[FT_ID_MAX];
+    ok(upload(w, file, &info), &info);
+    ok(create(w, file, id, &info), &info);
+    w->full = true;
+    assert_true(reserve_give(&w->home.reserve));
+    begin(w);
+    wait_reason(w, id, FT_JOB_VALIDATING, "disk_full: ");
+    some_turns(w);
+    assert_int_equal(w->n_validated, 0);
+    w->full = false;
+    advance(w, 2);
+    begin(w);
+    wait_reason(w, id, FT_JOB_SUCCEEDED, "");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_reserve, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_upload_under_way, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_job_waits, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_run_waits, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_nothing_is_begun, setup, teardown),
+    };
+    json_set_alloc_funcs(mem_alloc, mem_free);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
