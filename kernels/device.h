@@ -105,8 +105,9 @@ struct kn_gemm {
     enum kn_epilogue epilogue;
 };
 
-// dx[rows, k] (+)= dy[rows, n] * W[n, k] in f32 arithmetic on dequantised weights: the product
-// backward needs, on the same resident layout. k_begin, k_end as above, multiples of 32.
+// dx[rows, k] (+)= dy[rows, n] * W[n, k] on dequantised weights: the product backward needs, on the
+// same resident layout. Sums are f32; a level may round both factors to bf16 where W is not f32.
+// k_begin, k_end as above, multiples of 32.
 struct kn_gemm_t {
     const struct kn_weight *w;
     kn_addr dy;

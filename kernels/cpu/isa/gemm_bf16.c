@@ -14,7 +14,7 @@
 #include "kernels/cpu/isa/transpose.h"
 
 enum {
-    B_ROWS = 12,
+    B_ROWS = GEMM_BF16_ROWS,
     RUN_MOST = 576, // columns of a pair that a strip's tiles use before the next ones: they stay in
                     // the first cache
     SUMS_BYTES = 256 << 10, // of the scratch memory; the packed activations follow
@@ -23,23 +23,11 @@ enum {
     STEP = 2 * CPU_VECTOR,  // bytes of two columns of a pair
 };
 
-struct tile {
-    const uint8_t *w;  // the pair, at the first column
-    int32_t steps;     // of two columns
-    const uint32_t *x; // packed: [steps][rows]
-    float *sums;
-    int64_t ld_sums;
-    bool add; // go on with earlier sums
-    // What is prefetched while the tile goes on by one step, and how fast that moves.
-    const uint8_t *ahead;
-    size_t ahead_step;
-};
-
 V_FN __m512bh pairs_load(const uint8_t *p) {
     return (__m512bh)_mm512_loadu_si512(p);
 }
 
-V_FN void run_tile(const int mr, const struct tile *a) {
+V_FN void run_tile(const int mr, const struct gemm_bf16_tile *a) {
     v16f acc[B_ROWS][2];
     const uint8_t *w = a->w, *ahead = a->ahead;
     const uint32_t *x = a->x;
@@ -72,12 +60,12 @@ V_FN void run_tile(const int mr, const struct tile *a) {
 
 #define HEIGHTS(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12)
 #define TILE_FN(mr)                                                                                \
-    static void tile_##mr(const struct tile *a) {                                                  \
+    static void tile_##mr(const struct gemm_bf16_tile *a) {                                        \
         run_tile(mr, a);                                                                           \
     }
 HEIGHTS(TILE_FN)
 
-typedef void (*tile_fn)(const struct tile *a);
+typedef void (*tile_fn)(const struct gemm_bf16_tile *a);
 #define TILE_ENTRY(mr) [mr - 1] = tile_##mr,
 static const tile_fn tiles[B_ROWS] = {HEIGHTS(TILE_ENTRY)};
 
@@ -118,6 +106,14 @@ static void pack_rows(const float *x, int64_t ldx, int32_t rows, int32_t len, ui
         pack_columns(x + c, ldx, rows, GROUP, out);
     if (c < len)
         pack_columns(x + c, ldx, rows, len - c, out);
+}
+
+void ISA(gemm_bf16_tile)(int32_t rows, const struct gemm_bf16_tile *a) {
+    tiles[rows - 1](a);
+}
+
+void ISA(gemm_bf16_pack)(const float *x, int64_t ldx, int32_t rows, int32_t len, uint32_t *out) {
+    pack_rows(x, ldx, rows, len, out);
 }
 
 // How a strip is cut. Its rows: `tiles` of nearly equal height, the first `taller` of them one row
@@ -161,7 +157,7 @@ static void pack(const struct gemm_strip *s, const struct cut *cut, int32_t c, i
 static void add_columns(const struct gemm_strip *s, const struct cut *cut, int32_t pair, int32_t c,
                         int32_t len, const uint32_t *x, float *sums, int64_t ld_sums) {
     const uint8_t *w = s->seg->data + (size_t)pair * s->seg->pair_bytes + (size_t)c * CPU_VECTOR;
-    struct tile a = {.ld_sums = ld_sums, .ahead_step = STEP / (size_t)cut->tiles};
+    struct gemm_bf16_tile a = {.ld_sums = ld_sums, .ahead_step = STEP / (size_t)cut->tiles};
     for (int32_t end = c + len; c < end; c += cut->run) {
         int32_t columns = end - c < cut->run ? end - c : cut->run;
         bool last = s->p->w->k - c <= cut->run && cut->tiles > 1;

@@ -51,3 +51,24 @@ void ISA(gemm_fetch_y)(const struct gemm_strip *s, int32_t pair, int32_t r0, int
 // runs.
 void ISA(gemm_f32_tile)(const float *w, int32_t k, const float *x, int64_t ldx, int32_t rows,
                         float *sums, int64_t ld_sums, bool add);
+
+#if defined(KN_ISA_AVX512BF16)
+// gemm_bf16.c, also used by the transposed product: up to GEMM_BF16_ROWS rows of pairs of bf16 times
+// 32 columns. One chain for each sum, two terms a step.
+enum { GEMM_BF16_ROWS = 12 };
+struct gemm_bf16_tile {
+    const uint8_t *w;  // two vectors of pairs for each step
+    int32_t steps;     // of two terms
+    const uint32_t *x; // packed: [steps][rows]
+    float *sums;
+    int64_t ld_sums;
+    bool add; // go on with earlier sums
+    // What is prefetched while the tile goes on by one step, and how fast that moves.
+    const uint8_t *ahead;
+    size_t ahead_step;
+};
+void ISA(gemm_bf16_tile)(int32_t rows, const struct gemm_bf16_tile *a);
+// Rounds the rows of one tile, `len` values of each: out [(len + 1) / 2][rows], an odd value beside
+// zero. Writes up to 15 words more.
+void ISA(gemm_bf16_pack)(const float *x, int64_t ldx, int32_t rows, int32_t len, uint32_t *out);
+#endif
