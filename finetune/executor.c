@@ -16,7 +16,7 @@ enum {
     PIECE_CHUNKS = 32,          // of sumsq's chunks: what one element-wise call does
 };
 
-enum command_kind { COMMAND_UNIT, COMMAND_STEP, COMMAND_CLEAR, COMMAND_GET, COMMAND_SET };
+enum command_kind { COMMAND_UNIT, COMMAND_STEP };
 
 struct command {
     enum command_kind kind;
@@ -25,11 +25,9 @@ struct command {
     struct lora_row_result *row_result;
     const struct ft_step *step;
     struct ft_step_result *step_result;
-    struct mdl_adapter *w, *m, *v;
-    const struct mdl_adapter *set_w, *set_m, *set_v;
     // cursor
     bool updating; // of a step: the norm is known
-    int64_t at;    // element, or layer
+    int64_t at;    // element
     double factor;
     // answer
     enum err result;
@@ -47,6 +45,7 @@ struct ft_exec {
     size_t want, least; // bytes of a unit
     kn_addr own;        // the executor's own range, where none is lent
     size_t have;        // bytes borrowed or owned
+    int64_t asked_ns;   // when memory was last asked for in vain
     kn_addr sums;       // f64 [chunks] twice: squares, largest values
     double *host_sums;
     int64_t chunks;
@@ -56,7 +55,8 @@ struct ft_exec {
     struct command *in_hand;
     struct thread thread;
     bool threaded;
-    _Atomic bool stop, quit, starved;
+    _Atomic bool stop, leave, quit, starved;
+    _Atomic int64_t since_ns; // since when the command in hand has had no slice; 0: none is in hand
 };
 
 // ---- create
@@ -154,13 +154,24 @@ void ft_exec_memory(const struct ft_exec *x, size_t *resident, size_t *lent) {
 
 // ---- units
 
-// ERR_AGAIN: no memory now.
-static enum err find_memory(struct ft_exec *x, kn_addr *at) {
+// Asks on as long as what is lent grows, a part in each slice. ERR_AGAIN: not enough yet.
+static enum err borrow(struct ft_exec *x, kn_addr *at) {
     const struct ft_memory *m = &x->cfg.memory;
-    if (m->borrow) {
-        x->have = m->borrow(m->arg, x->want > x->have ? x->want - x->have : 0, at);
-        return x->have >= x->least ? ERR_OK : ERR_AGAIN;
-    }
+    int64_t now = clock_mono_ns(x->cfg.clock);
+    if (atomic_load(&x->starved) && now - x->asked_ns < STARVED_POLL_NS)
+        return ERR_AGAIN;
+    size_t had = x->have;
+    x->have = m->borrow(m->arg, x->least, x->want, at);
+    bool grows = x->have > had && x->have < x->want;
+    bool starved = !grows && x->have < x->least;
+    atomic_store(&x->starved, starved);
+    x->asked_ns = now;
+    return grows || starved ? ERR_AGAIN : ERR_OK;
+}
+
+static enum err find_memory(struct ft_exec *x, kn_addr *at) {
+    if (x->cfg.memory.borrow)
+        return borrow(x, at);
     for (int least = 0; least < 2 && !x->own; least++) {
         size_t bytes = least ? x->least : x->want;
         if (!x->ops->alloc(x->device, bytes, &x->own))
@@ -175,7 +186,6 @@ static enum err run_unit(struct ft_exec *x, struct command *c, int64_t deadline,
     if (!c->begun) {
         kn_addr at;
         e = find_memory(x, &at);
-        atomic_store(&x->starved, e == ERR_AGAIN);
         if (e == ERR_AGAIN)
             return e;
         if (e)
@@ -278,26 +288,6 @@ static enum err run_step(struct ft_exec *x, struct command *c, bool *done) {
     return ERR_OK;
 }
 
-// ---- state
-
-static enum err run_state(struct ft_exec *x, struct command *c, bool *done) {
-    int32_t layer = (int32_t)c->at++;
-    enum err e =
-        c->kind == COMMAND_GET
-            ? lora_params_get(x->params, x->queue, layer, c->w, c->m, c->v, &c->info)
-            : lora_params_set(x->params, x->queue, layer, c->set_w, c->set_m, c->set_v, &c->info);
-    *done = c->at == x->cfg.weights->config.n_layers;
-    return e;
-}
-
-static enum err run_clear(struct ft_exec *x, bool *done) {
-    struct lora_ranges r;
-    lora_params_ranges(x->params, &r);
-    x->ops->discard(x->device, r.acc, (size_t)r.n * sizeof(int64_t));
-    *done = true;
-    return ERR_OK;
-}
-
 // ---- the runner's side
 
 static void finish(struct ft_exec *x, enum err e) {
@@ -307,20 +297,17 @@ static void finish(struct ft_exec *x, enum err e) {
         err_set(&c->info, e, NULL, "training: %s", err_text(e));
     x->in_hand = NULL;
     atomic_store(&x->starved, false);
+    atomic_store(&x->since_ns, 0);
     mailbox_send(x->done, c); // has room for the one command
 }
 
 static enum err run_command(struct ft_exec *x, struct command *c, int64_t deadline, bool *done) {
-    switch (c->kind) {
-    case COMMAND_UNIT:
-        return run_unit(x, c, deadline, done);
-    case COMMAND_STEP:
-        return run_step(x, c, done);
-    case COMMAND_CLEAR:
-        return run_clear(x, done);
-    default:
-        return run_state(x, c, done);
+    bool unit = c->kind == COMMAND_UNIT;
+    if (atomic_load(&x->stop) || (unit && atomic_load(&x->leave))) {
+        lora_unit_abandon(x->unit);
+        return ERR_CANCELLED;
     }
+    return unit ? run_unit(x, c, deadline, done) : run_step(x, c, done);
 }
 
 int64_t ft_exec_run(struct ft_exec *x, int64_t budget_us) {
@@ -332,35 +319,57 @@ int64_t ft_exec_run(struct ft_exec *x, int64_t budget_us) {
     bool done = false;
     enum err e = ERR_OK;
     while (!done && !e && now < deadline) {
-        if (atomic_load(&x->stop)) {
-            lora_unit_drop(x->unit);
-            e = ERR_CANCELLED;
-        } else {
-            e = run_command(x, x->in_hand, deadline, &done);
-        }
+        e = run_command(x, x->in_hand, deadline, &done);
         now = clock_mono_ns(x->cfg.clock);
     }
-    if (e == ERR_AGAIN)
+    if (e == ERR_AGAIN && atomic_load(&x->starved))
         return 0;
-    if (done || e)
+    atomic_store(&x->since_ns, now);
+    if (done || (e && e != ERR_AGAIN))
         finish(x, e);
     return now - start >= 1000 ? (now - start) / 1000 : 1;
 }
 
 // ---- the trainer's side
 
-void ft_exec_stop(struct ft_exec *x) {
-    atomic_store(&x->stop, true);
+static void rouse(struct ft_exec *x) {
     mailbox_wake(x->todo);
     if (x->cfg.wake)
         x->cfg.wake(x->cfg.wake_arg);
 }
 
+void ft_exec_stop(struct ft_exec *x) {
+    atomic_store(&x->stop, true);
+    rouse(x);
+}
+
+void ft_exec_leave(struct ft_exec *x) {
+    atomic_store(&x->leave, true);
+    rouse(x);
+}
+
+bool ft_exec_urgent(const struct ft_exec *x) {
+    return (atomic_load(&x->stop) || atomic_load(&x->leave)) && atomic_load(&x->since_ns);
+}
+
+int64_t ft_exec_waits(const struct ft_exec *x, bool *memory) {
+    int64_t since = atomic_load(&x->since_ns);
+    *memory = atomic_load(&x->starved);
+    return since ? clock_mono_ns(x->cfg.clock) - since : 0;
+}
+
+static enum err stopped(const struct ft_exec *x, struct err_info *info) {
+    return atomic_load(&x->stop) ? err_set(info, ERR_CANCELLED, NULL, "training was cancelled")
+                                 : ERR_OK;
+}
+
 static enum err command(struct ft_exec *x, const struct command *what, struct err_info *info) {
-    if (atomic_load(&x->stop))
-        return err_set(info, ERR_CANCELLED, NULL, "training was cancelled");
+    enum err e = stopped(x, info);
+    if (e)
+        return e;
     x->command = *what;
-    enum err e = mailbox_send(x->todo, &x->command);
+    atomic_store(&x->since_ns, clock_mono_ns(x->cfg.clock));
+    e = mailbox_send(x->todo, &x->command);
     if (e)
         return err_set(info, e, NULL, "training: %s", err_text(e));
     do {
@@ -387,19 +396,35 @@ enum err ft_exec_step(struct ft_exec *x, const struct ft_step *s, struct ft_step
     return command(x, &c, info);
 }
 
+// ---- state
+
 enum err ft_exec_clear(struct ft_exec *x, struct err_info *info) {
-    struct command c = {.kind = COMMAND_CLEAR};
-    return command(x, &c, info);
+    struct lora_ranges r;
+    enum err e = stopped(x, info);
+    lora_params_ranges(x->params, &r);
+    if (!e)
+        x->ops->discard(x->device, r.acc, (size_t)r.n * sizeof(int64_t));
+    return e;
 }
 
 enum err ft_exec_get(struct ft_exec *x, struct mdl_adapter *w, struct mdl_adapter *m,
                      struct mdl_adapter *v, struct err_info *info) {
-    struct command c = {.kind = COMMAND_GET, .w = w, .m = m, .v = v};
-    return command(x, &c, info);
+    enum err e = ERR_OK;
+    for (int32_t l = 0; l < x->cfg.weights->config.n_layers && !e; l++) {
+        e = stopped(x, info);
+        if (!e)
+            e = lora_params_get(x->params, x->queue, l, w, m, v, info);
+    }
+    return e;
 }
 
 enum err ft_exec_set(struct ft_exec *x, const struct mdl_adapter *w, const struct mdl_adapter *m,
                      const struct mdl_adapter *v, struct err_info *info) {
-    struct command c = {.kind = COMMAND_SET, .set_w = w, .set_m = m, .set_v = v};
-    return command(x, &c, info);
+    enum err e = ERR_OK;
+    for (int32_t l = 0; l < x->cfg.weights->config.n_layers && !e; l++) {
+        e = stopped(x, info);
+        if (!e)
+            e = lora_params_set(x->params, x->queue, l, w, m, v, info);
+    }
+    return e;
 }

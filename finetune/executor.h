@@ -2,27 +2,28 @@
 // Training's device work, in commands that the trainer's thread gives and the thread that owns the
 // queue runs in slices of bounded length: the engine's thread on idle time, or a thread of its own
 // (`graft train`). One command is in hand at a time; the trainer's calls block until theirs is done
-// or cancelled.
+// or cancelled. State (get, set, clear) needs no slice: no command is in hand then, so the trainer's
+// thread has the queue to itself and copies.
 //
 // Threads: ft_exec_run, ft_exec_give_back: the queue's thread. Everything else: the trainer's
-// thread, but ft_exec_stop: any. The queue's thread runs commands until the trainer's last call has
-// returned: stop the executor, then the trainer, then the engine.
+// thread, but ft_exec_stop, _leave, _urgent and _waits: any. The queue's thread runs commands until the
+// trainer's last call has returned: stop the executor, then the trainer, then the engine.
 #pragma once
 #include "finetune/lora/unit.h"
 
 struct ft_exec;
 
-// Where activations lie: the engine lends them (contiguous, may be less than asked, then the
-// command waits).
+// Where activations lie: the engine lends them, contiguous, `want` bytes in all if it can, and says how
+// many there are now. With less than `need` the command waits.
 struct ft_memory {
-    size_t (*borrow)(void *arg, size_t bytes, kn_addr *at);
+    size_t (*borrow)(void *arg, size_t need, size_t want, kn_addr *at);
     void (*give)(void *arg, size_t keep_bytes); // returns all but keep_bytes
     void *arg;
 };
 
 struct ft_exec_config {
     const struct mdl_weights *weights;
-    struct kn_queue *queue;   // NULL: made on `device`
+    struct kn_queue *queue;   // nobody else's; NULL: made on `device`
     struct kn_device *device; // NULL: the weights'
     struct lora_config lora;
     struct lora_unit_limits limits;
@@ -45,11 +46,19 @@ int64_t ft_exec_run(struct ft_exec *x, int64_t budget_us);
 void ft_exec_give_back(struct ft_exec *x, size_t bytes);
 // Ends the command in hand and all later ones with ERR_CANCELLED; any thread.
 void ft_exec_stop(struct ft_exec *x);
+// The trainer is about to stop: a row in hand and all later ones end with ERR_CANCELLED, and the sums are
+// undefined until they are cleared. A step that has begun still ends, and state can be had. Any thread.
+void ft_exec_leave(struct ft_exec *x);
+// Whether a command waits that stop or leave would end: it needs a call of ft_exec_run. Any thread.
+bool ft_exec_urgent(const struct ft_exec *x);
+// How long the command in hand has had no slice, 0 if there is none; *memory: because it has no memory. Any
+// thread.
+int64_t ft_exec_waits(const struct ft_exec *x, bool *memory);
 int64_t ft_exec_trainable(const struct ft_exec *x); // values of the adapter
 // Device memory that stays (adapter, sums, moments), and the most that is lent.
 void ft_exec_memory(const struct ft_exec *x, size_t *resident, size_t *lent);
 
-// ---- commands, each blocks. ERR_CANCELLED after stop.
+// ---- commands, each blocks until slices have done it. ERR_CANCELLED after stop.
 enum err ft_exec_unit(struct ft_exec *x, const struct lora_row *row, struct lora_row_result *out,
                       struct err_info *info);
 struct ft_step {
@@ -66,6 +75,7 @@ struct ft_step_result {
 };
 enum err ft_exec_step(struct ft_exec *x, const struct ft_step *s, struct ft_step_result *out,
                       struct err_info *info);
+// ---- state, on the calling thread. ERR_CANCELLED after stop.
 enum err ft_exec_clear(struct ft_exec *x,
                        struct err_info *info); // sums to zero: the step is repeated
 enum err ft_exec_get(struct ft_exec *x, struct mdl_adapter *w, struct mdl_adapter *m,

@@ -112,6 +112,7 @@ size_t api_routes(struct app *app, struct gw_route *out, size_t cap) {
         ROUTE(GW_GET, "/metrics", GW_AUTH_KEY, false, api_metrics),
         ROUTE(GW_GET, "/version", GW_AUTH_KEY, false, api_version),
         ROUTE(GW_POST, "/admin/v1/drain", GW_AUTH_ADMIN, false, api_drain),
+        ROUTE(GW_GET, "/admin/v1/colocation", GW_AUTH_ADMIN, false, api_colocation),
     };
     size_t n = sizeof routes / sizeof *routes;
     if (n > cap)

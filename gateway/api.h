@@ -18,6 +18,8 @@ void api_ready(struct gw_request *r, void *arg);
 void api_metrics(struct gw_request *r, void *arg);
 void api_version(struct gw_request *r, void *arg);
 void api_drain(struct gw_request *r, void *arg);
+void api_colocation(struct gw_request *r, void *arg);
+void api_colocation_expose(const struct app *app, struct buf *out); // its part of /metrics
 
 // The common way of a generating request: open? JSON? `read` fills the spec; then generation_start.
 typedef enum err (*api_read_spec)(const struct app *app, const json_t *body, struct arena *arena,

@@ -22,6 +22,9 @@ struct api_data {
     // Why no job is looked at just now, or NULL. The hook may be NULL.
     const char *(*jobs_wait)(void *arg);
     void *arg;
+    // Why a job that runs makes no progress; leaves `reason` alone where it does. Any thread. NULL: never told.
+    void (*stalls)(void *arg, const char *job, char *reason, size_t cap);
+    void *stalls_arg;
 };
 
 // The routes; `d` outlives the server. Returns how many, 0 if `cap` is too small.

@@ -111,6 +111,16 @@ static const char *wait_of(const struct api_data *d) {
     return d->jobs_wait ? d->jobs_wait(d->arg) : NULL;
 }
 
+// A job that runs waits for nothing, but may make no progress.
+static void write_admin(const struct api_data *d, const struct ft_job *j, const char *wait,
+                        const json_t *samples, struct json_w *w) {
+    char stall[FT_JOB_REASON_MAX] = "";
+    bool runs = j->state == FT_JOB_RUNNING || j->state == FT_JOB_EVALUATING;
+    if (runs && d->stalls)
+        d->stalls(d->stalls_arg, j->id, stall, sizeof stall);
+    api_job_admin_write(j, !runs ? wait : stall[0] ? stall : NULL, samples, w);
+}
+
 // Sample prompts and their answers, which the runner has left; NULL: none.
 static json_t *read_samples(const struct ft_home *h, const char *id) {
     char name[FT_ID_MAX + 16];
@@ -131,7 +141,7 @@ static enum err reply_job(struct one *o, struct ft_job *j) {
     struct json_w w = json_w_begin(&o->a.body);
     json_t *samples = o->admin ? read_samples(o->d->home, j->id) : NULL;
     if (o->admin)
-        api_job_admin_write(j, wait_of(o->d), samples, &w);
+        write_admin(o->d, j, wait_of(o->d), samples, &w);
     else
         api_job_write(j, &w);
     json_decref(samples);
@@ -216,7 +226,7 @@ struct list {
 static void add_job(void *arg, const struct ft_job *j) {
     struct list *l = arg;
     if (l->admin)
-        api_job_admin_write(j, l->wait, NULL, &l->w);
+        write_admin(l->d, j, l->wait, NULL, &l->w);
     else
         api_job_write(j, &l->w);
 }

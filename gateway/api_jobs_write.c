@@ -107,10 +107,11 @@ void api_job_write(const struct ft_job *j, struct json_w *w) {
 
 static void write_reason(const struct ft_job *j, const char *wait, struct json_w *w) {
     bool queued = j->state == FT_JOB_QUEUED;
+    bool runs = j->state == FT_JOB_RUNNING || j->state == FT_JOB_EVALUATING;
     char text[FT_ID_MAX + 64] = "";
     if (j->reason[0])
         wait = j->reason;
-    else if (!queued && j->state != FT_JOB_VALIDATING)
+    else if (!queued && !runs && j->state != FT_JOB_VALIDATING)
         wait = NULL;
     if (!wait && queued && j->ahead > 0)
         snprintf(text, sizeof text, "jobs that run before it: %lld", (long long)j->ahead);

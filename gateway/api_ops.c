@@ -102,6 +102,8 @@ void api_metrics(struct gw_request *r, void *arg) {
     struct buf out;
     buf_init(&out, 0);
     metrics_expose(app->metrics, &out);
+    if (app_state(app) != APP_LOADING)
+        api_colocation_expose(app, &out);
     if (app_state(app) != APP_LOADING && app->adapters)
         expose_adapters(app, &out);
     reply_buf(r, "text/plain; version=0.0.4; charset=utf-8", &out);

@@ -15,6 +15,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+// What training does, for those who know serving only.
+struct app_training {
+    char job[64];     // in hand; empty: none
+    char reason[240]; // why it makes no progress; empty: it does
+};
+
 enum app_state { APP_LOADING, APP_READY, APP_DRAINING };
 
 struct adapter_demand; // adapter_demand.h
@@ -44,8 +50,10 @@ struct app {
     const struct clock *clock;
     struct metrics *metrics;
     struct gw_server *server;
-    void (*begin_drain)(struct app *app); // any thread; idempotent
-    int max_prompts;                      // of one completion request
+    void (*begin_drain)(struct app *app);                  // any thread; idempotent
+    int max_prompts;                                       // of one completion request
+    void (*training)(void *arg, struct app_training *out); // any thread; NULL: there is none
+    void *training_arg;
 };
 
 static inline enum app_state app_state(const struct app *a) {

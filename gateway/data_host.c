@@ -89,6 +89,22 @@ bool data_host_owner(void *arg, const char *name, uint64_t *tenant) {
     return true;
 }
 
+// ---- what others ask of training
+
+static void read_training(void *arg, struct app_training *out) {
+    struct train_place_state s;
+    train_place_read(arg, &s);
+    snprintf(out->job, sizeof out->job, "%s", s.job);
+    snprintf(out->reason, sizeof out->reason, "%s", s.reason);
+}
+
+static void why_stalls(void *arg, const char *job, char *reason, size_t cap) {
+    struct train_place_state s;
+    train_place_read(arg, &s);
+    if (s.reason[0] && !strcmp(s.job, job))
+        snprintf(reason, cap, "%s", s.reason);
+}
+
 // ---- life
 
 static enum err validate(void *arg, const struct ft_job *job, bool (*cancelled)(void *arg),
@@ -111,11 +127,15 @@ static enum err open_control(struct data_host *h, struct err_info *info) {
         runner.start = job_runner_start;
         runner.stop = job_runner_stop;
         h->runner.host->background = train_place_background(&h->runner.place);
+        h->app->training = read_training;
+        h->app->training_arg = &h->runner.place;
+        h->api.stalls = why_stalls;
+        h->api.stalls_arg = &h->runner.place;
     }
     return ft_control_start(&h->home, &runner, &h->api.control, info);
 }
 
-enum err data_host_open(struct data_host *h, const struct serve_options *o, const struct app *app,
+enum err data_host_open(struct data_host *h, const struct serve_options *o, struct app *app,
                         struct model_host *model, const struct log *log, struct err_info *info) {
     h->app = app;
     h->runner.validator = &h->validator;

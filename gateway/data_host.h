@@ -13,12 +13,12 @@ struct data_host {
     struct api_data api; // the routes' argument; works without a data folder, too
     struct ft_validator validator;
     struct job_runner runner;
-    const struct app *app;
+    struct app *app;
 };
 
 // Before the server is opened: afterwards the routes may be asked. `app` may still be loading, and so may
 // `model`, whose engine then gets training as its background. Jobs are trained where adapters are served.
-enum err data_host_open(struct data_host *h, const struct serve_options *o, const struct app *app,
+enum err data_host_open(struct data_host *h, const struct serve_options *o, struct app *app,
                         struct model_host *model, const struct log *log, struct err_info *info);
 // What a server's data folder knows of models; arg is the struct data_host. Adapters' thread; they block. Of
 // struct adapter_demand: the checked folder of a job's checkpoint. Of struct api_adapters: whose job made it.

@@ -11,6 +11,7 @@ enum { SAVES = 10, MOST_BETWEEN_SAVES = 100 };
 static enum err create_exec(void *arg, const struct ft_exec_config *cfg, struct ft_exec **out,
                             struct err_info *info) {
     struct job_runner *r = arg;
+    train_place_name(&r->place, r->run->id);
     return train_place_create(&r->place, cfg, out, info);
 }
 
@@ -142,6 +143,8 @@ void job_runner_stop(void *arg, enum ft_stop why) {
     atomic_store(&r->run->train.stop, true);
     if (why == FT_STOP_CANCEL)
         train_place_stop(&r->place);
+    else
+        train_place_leave(&r->place);
 }
 
 enum err job_runner_init(struct job_runner *r, struct err_info *info) {

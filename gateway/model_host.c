@@ -186,6 +186,8 @@ static enum err start_engines(struct model_host *h, const struct serve_options *
         .max_queue = (int32_t)o->max_waiting,
         .prefix_cache = o->prefix_caching,
         .prefill_stretch = o->prefill_stretch,
+        .slo_itl_ns = (int64_t)(o->slo_itl_ms * 1e6),
+        .slo_ttft_ns = (int64_t)(o->slo_ttft_ms * 1e6),
         .clock = app->clock,
         .log = log,
         .metrics = metrics,

@@ -48,6 +48,16 @@ static const struct opt_def defs[] = {
      false},
     {OPT_ENUM, "isa", AT(isa), NULL, "auto", 0, 0, "auto|avx512bf16|avx512|avx2|portable",
      "Instruction set of the CPU kernels.", false},
+    HEADING("Training beside serving"),
+    {OPT_FLOAT, "slo-itl-ms", AT(slo_itl_ms), "MS", "0", 0, 60000, NULL,
+     "Most time between two tokens of an answer, in milliseconds, that training must leave (p99). "
+     "0: none; "
+     "training runs only while there is nothing to compute.",
+     false},
+    {OPT_FLOAT, "slo-ttft-ms", AT(slo_ttft_ms), "MS", "0", 0, 3600000, NULL,
+     "Most time to an answer's first token that training must leave. 0: none; a prompt that waits "
+     "comes before training.",
+     false},
     HEADING("Adapters"),
     {OPT_FLAG, "enable-lora", AT(enable_lora), NULL, "false", 0, 0, NULL, "Serve LoRA adapters.",
      false},

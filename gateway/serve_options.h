@@ -15,6 +15,7 @@ struct serve_options {
     int64_t kv_cache_bytes; // 0: from the memory limit
     bool prefix_caching;
     double prefill_stretch;
+    double slo_itl_ms, slo_ttft_ms; // 0: none
     int64_t replicas, threads;
     const char *isa;
     // adapters

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gateway/train_place.h"
+#include <stdio.h>
 
-enum { ASK_AGAIN_NS = 20000000 }; // an engine that is busy has no time for us
+enum { ASK_AGAIN_NS = 20000000 };
+static const int64_t no_progress_ns = 2000000000; // from here on it is told
 
 // ---- the engine's side
 
@@ -30,9 +32,17 @@ static void give_back(void *arg, size_t bytes) {
     lock_drop(&p->lock);
 }
 
-static size_t borrow(void *arg, size_t bytes, kn_addr *at) {
+static bool urgent(void *arg) {
+    struct train_place *p = arg;
+    lock_take(&p->lock);
+    bool is = p->leaving || (p->exec && ft_exec_urgent(p->exec));
+    lock_drop(&p->lock);
+    return is;
+}
+
+static size_t borrow(void *arg, size_t need, size_t want, kn_addr *at) {
     const struct train_place *p = arg;
-    return eng_background_borrow(p->engine, bytes, at);
+    return eng_background_borrow(p->engine, need, want, at);
 }
 
 static void give(void *arg, size_t keep_bytes) {
@@ -46,7 +56,7 @@ static void wake(void *arg) {
 }
 
 struct eng_background train_place_background(struct train_place *p) {
-    return (struct eng_background){.run = run, .give_back = give_back, .arg = p};
+    return (struct eng_background){.run = run, .give_back = give_back, .urgent = urgent, .arg = p};
 }
 
 // ---- the trainer's side
@@ -117,6 +127,61 @@ void train_place_destroy(struct train_place *p, struct ft_exec *x) {
         lock_drop(&p->lock);
     } while (there);
     ft_exec_destroy(x);
+}
+
+// ---- anybody's
+
+void train_place_name(struct train_place *p, const char *job) {
+    lock_take(&p->lock);
+    snprintf(p->job, sizeof p->job, "%s", job);
+    lock_drop(&p->lock);
+}
+
+static const char *memory_text(enum eng_lend_reason r) {
+    switch (r) {
+    case ENG_LEND_REQUESTS:
+        return "requests wait for it";
+    case ENG_LEND_CALM:
+        return "serving took it back a moment ago";
+    case ENG_LEND_HOT:
+        return "cached prefixes that were used lately are spared for up to two minutes";
+    case ENG_LEND_LIVE:
+        return "running requests hold it";
+    case ENG_LEND_ENOUGH:
+    case ENG_LEND_GROWS:
+        break;
+    }
+    return "it is being lent";
+}
+
+void train_place_read(struct train_place *p, struct train_place_state *out) {
+    bool memory = false;
+    int64_t waits = 0;
+    *out = (struct train_place_state){0};
+    lock_take(&p->lock);
+    if (p->exec) {
+        snprintf(out->job, sizeof out->job, "%s", p->job);
+        waits = ft_exec_waits(p->exec, &memory);
+    }
+    lock_drop(&p->lock);
+    if (waits < no_progress_ns)
+        return;
+    struct eng_colocation c;
+    eng_colocation(p->engine, &c);
+    if (memory)
+        snprintf(out->reason, sizeof out->reason,
+                 "waits for memory: a row needs %zu MiB of the KV cache and has %zu; %s",
+                 (c.need_bytes >> 20) + 1, c.lent_bytes >> 20, memory_text(c.lend_reason));
+    else
+        snprintf(out->reason, sizeof out->reason, "waits for time: serving leaves none%s",
+                 c.slo_itl_s > 0 || c.slo_ttft_s > 0 ? " within its targets" : "");
+}
+
+void train_place_leave(struct train_place *p) {
+    lock_take(&p->lock);
+    if (p->exec)
+        ft_exec_leave(p->exec);
+    lock_drop(&p->lock);
 }
 
 void train_place_stop(struct train_place *p) {

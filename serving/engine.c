@@ -42,7 +42,6 @@ static enum err make_pool(struct eng *e, struct err_info *info) {
         .blocks = e->blocks,
         .block_size = KN_KV_BLOCK,
         .prefix_cache = e->cfg.prefix_cache,
-        .hot_ns = 60000000000,
     };
     enum err err = kv_pool_create(&cfg, &e->pool);
     if (!err)
@@ -97,6 +96,9 @@ enum err eng_create(const struct eng_config *cfg, struct eng **out, struct err_i
         e->cfg.prefill_stretch = 1.8;
     e->next_deadline = INT64_MAX;
     lock_init(&e->submit_lock);
+    eng__usage_init(&e->usage, eng__now(e));
+    gov_init(&e->gov, &(struct gov_config){cfg->slo_itl_ns, cfg->slo_ttft_ns});
+    eng__usage_governor(&e->usage, e->gov.margin_ns, e->gov.slice_ns);
     if ((err = make_lists(e, info)) || (err = make_pool(e, info)) ||
         (err = make_forward(e, info)) || (err = eng__adapters_init(e, info))) {
         eng_destroy(e);
@@ -124,6 +126,7 @@ void eng_destroy(struct eng *e) {
     eng__batch_fini(&e->batch);
     eng__sched_fini(&e->sched);
     mailbox_destroy(e->mailbox);
+    eng__usage_fini(&e->usage);
     lock_fini(&e->submit_lock);
     mem_free(e->order);
     mem_free(e->tables);

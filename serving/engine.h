@@ -36,18 +36,54 @@ struct eng_background {
     // Serving needs memory: give at least `bytes` of the borrowed range back within one slice.
     // (eng_background_return, before this returns).
     void (*give_back)(void *arg, size_t bytes);
+    // Asked in each turn: whether run must be called now, whatever there is to compute. For the end of
+    // background work alone: so that it holds its memory no longer. NULL: never.
+    bool (*urgent)(void *arg);
     void *arg;
 };
 
-// The background's own calls, on the engine thread inside run or give_back. Borrows up to `bytes`
-// more from the top of the KV pool: *at and the result say what is borrowed in all, [*at, *at +
-// result), which grows downwards. Nothing more is lent while requests wait, and for a while after
-// give_back was called.
-size_t eng_background_borrow(struct eng *e, size_t bytes, kn_addr *at);
+// The background's own calls, on the engine thread inside run or give_back. Borrows from the top of
+// the KV pool until `want` bytes are borrowed in all: *at and the result say what is, [*at, *at +
+// result), which grows downwards, a few MiB a call. Nothing more is lent while requests wait, and for a
+// while after give_back was called. As long as there is less than `need`, the background counts as
+// waiting for memory, and the longer it has waited, the fewer cached prefixes are spared
+// (paged_kv/README.md).
+size_t eng_background_borrow(struct eng *e, size_t need, size_t want, kn_addr *at);
 // Gives everything back but the upper `keep_bytes` (rounded up to whole blocks).
 void eng_background_return(struct eng *e, size_t keep_bytes);
 // Any thread: the background has work again; an idle engine calls run.
 void eng_wake(struct eng *e);
+
+// Who used the engine, in all and of late.
+struct eng_durations {
+    uint64_t n;
+    double p50_s, p99_s, most_s; // 0 where n is
+};
+struct eng_shares {
+    double wall_s, serving_s, background_s; // the rest is idle
+    struct eng_durations slices;            // of background work
+    struct eng_durations gaps;              // between two tokens of a choice
+};
+enum eng_lend_reason { // why the background has not the memory that it needs
+    ENG_LEND_ENOUGH,
+    ENG_LEND_GROWS,    // it is on its way
+    ENG_LEND_REQUESTS, // requests wait for the same memory
+    ENG_LEND_CALM,     // it had to give memory back a moment ago
+    ENG_LEND_HOT,      // cached prefixes were hit lately
+    ENG_LEND_LIVE,     // running sequences hold it
+};
+struct eng_colocation {
+    double slo_itl_s, slo_ttft_s;  // 0: none
+    double margin_s;               // kept free in front of each step
+    double slice_s;                // how long a slice may be now
+    struct eng_shares recent, all; // recent: the last minute
+    size_t pool_bytes, lent_bytes, need_bytes;
+    uint64_t asked_back;        // how often memory had to come back
+    double waits_for_memory_s;  // since when; 0: it does not wait
+    double waited_for_memory_s; // in all
+    enum eng_lend_reason lend_reason;
+};
+void eng_colocation(struct eng *e, struct eng_colocation *out); // any thread
 
 struct eng_config {
     const struct mdl_weights *weights;
@@ -62,6 +98,9 @@ struct eng_config {
     // A step with decodes in it aims at no more than this multiple of a step without prefill; 0:
     // default 1.8
     double prefill_stretch;
+    // Targets that background work must leave time for: between two tokens, to the first one. 0: none, and
+    // then it gets only what serving cannot use.
+    int64_t slo_itl_ns, slo_ttft_ns;
     const struct clock *clock; // NULL: system
     const struct log *log;
     struct metrics *metrics;          // NULL: none

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // The engine's state, shared by the files that make up its thread: engine.c (life and thread),
 // engine_submit.c (requests come in), engine_step.c (the step loop), engine_results.c (tokens go
-// out), engine_lend.c (background work), engine_adapters.c (slots), sequence.c
-// (states).
+// out), engine_slack.c and engine_lend.c (time and memory of background work), engine_adapters.c
+// (slots), sequence.c (states).
 #pragma once
 #include "serving/batch_build.h"
 #include "serving/engine_adapters.h"
 #include "serving/engine_metrics.h"
+#include "serving/governor.h"
 #include "serving/scheduler.h"
 #include "serving/step_cost.h"
+#include "serving/usage.h"
 
 enum {
     // Rows of prompts whose log-probabilities are wanted, of one step, beside one row per sequence.
@@ -61,7 +63,26 @@ struct eng {
     int32_t mixed_steps;     // since the last step of decodes alone
     struct eng__seq **order; // [max_num_seqs], the running list as it was when planning began
     struct kv_seq **tables;  // [max_num_seqs], for lending
-    int64_t asked_back_ns;   // when background work last had to give memory back
+    bool out_of_room;        // somebody waits for blocks or places
+    struct governor gov;
+    struct eng__usage usage;
+    struct {                          // of the time between two steps
+        int64_t due_ns;               // the earliest decode's; INT64_MAX: none decodes
+        int64_t begin_ns, allowed_ns; // of the newest slice
+        bool deferred;                // slices came before a step that could have been made
+        bool cold;                    // slices came since the last step
+        int32_t cold_steps;           // that taught nothing, since one did
+        int64_t sliced_ns;            // of the turn in hand
+        int64_t gap_ns;               // the longest between two tokens that the step gave
+    } slack;
+    struct {                   // of memory; guarded by the usage's lock, so that others may read it
+        int64_t asked_back_ns; // when background work last had to give some back
+        uint64_t asked_back;   // how often
+        size_t lent_bytes, need_bytes;
+        int64_t waits_since_ns; // for memory; 0: it does not
+        int64_t waited_ns;      // in all, before that
+        enum eng_lend_reason reason;
+    } lend;
     // Why the first in the queue was not admitted; asked again only when one of these has changed.
     struct {
         const struct eng__seq *seq;
@@ -79,6 +100,13 @@ bool eng__take_messages(struct eng *e);
 bool eng__turn(struct eng *e);
 // engine_results.c
 void eng__results(struct eng *e, const struct kn_sample_out *out, int64_t now);
+// engine_slack.c; true if background work did something
+bool eng__slice_idle(struct eng *e);
+bool eng__slice_in_slack(struct eng *e, int64_t now); // in place of a step that can wait
+void eng__slice_urgent(struct eng *e);                // whatever there is to compute
+// How long a step with prompt tokens may take, `limit_ns` at most.
+double eng__prefill_limit(const struct eng *e, double decodes_ns, double limit_ns, int64_t now);
+void eng__step_ended(struct eng *e, double expected_ns, int64_t begin_ns, int64_t now_ns);
+void eng__gaps_ended(struct eng *e); // after the step's results
 // engine_lend.c
-bool eng__background_slice(struct eng *e);         // true if it did work
 bool eng__ask_back(struct eng *e, int32_t blocks); // true if some came back

@@ -16,6 +16,7 @@ static const double inter_token_s[] = {.01, .025, .05, .075, .1,  .15, .2, .3, .
 static const double request_s[] = {.3, .5, .8, 1,  1.5, 2,   2.5, 5,   10,   15,  20,
                                    30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680};
 static const double step_s[] = {.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10};
+static const double slice_s[] = {.0005, .001, .002, .003, .004, .005, .006, .008, .01, .02, .05};
 static const double token_counts[] = {1,   2,    5,    10,   20,    50,    100,   200,
                                       500, 1000, 2000, 5000, 10000, 20000, 50000, 100000};
 
@@ -134,6 +135,9 @@ static void make_histograms(struct maker *k, struct eng__metrics *m) {
         "vllm:request_generation_tokens", token_counts, COUNT(token_counts));
     m->step = histogram(k, "graft_step_seconds", "Time of one step of the engine.", NULL, step_s,
                         COUNT(step_s));
+    m->slice = histogram(k, "graft_background_slice_seconds",
+                         "Time of one slice of background work (training) on the engine's thread.",
+                         NULL, slice_s, COUNT(slice_s));
 }
 
 void eng__metrics_init(struct eng__metrics *m, struct metrics *registry, const char *model,

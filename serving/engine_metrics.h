@@ -19,7 +19,7 @@ struct eng__metrics { // each may be NULL: updates of NULL do nothing
     struct metric *kv_blocks_live, *kv_blocks_cached, *kv_blocks_lent;
     struct histogram *ttft, *itl, *e2e, *queue, *prefill, *decode;
     struct histogram *request_prompt, *request_generation;
-    struct histogram *step;
+    struct histogram *step, *slice;
 };
 
 void eng__metrics_init(struct eng__metrics *m, struct metrics *registry, const char *model,

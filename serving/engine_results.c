@@ -35,6 +35,13 @@ static void prompt_done(struct eng *e, struct eng__req *q, int64_t now) {
         histogram_observe(e->metrics.ttft, seconds(now - q->submitted_ns));
 }
 
+static void take_gap(struct eng *e, int64_t now, int64_t ns) {
+    histogram_observe(e->metrics.itl, seconds(ns));
+    eng__usage_gap(&e->usage, now, ns);
+    if (ns > e->slack.gap_ns)
+        e->slack.gap_ns = ns;
+}
+
 static bool is_stop(const struct eng__req *q, int32_t id) {
     for (int32_t i = 0; i < q->n_stop_ids; i++)
         if (q->stop_ids[i] == id)
@@ -61,7 +68,7 @@ static void take_token(struct eng *e, struct eng__seq *s, const struct kn_sample
     metric_add(e->metrics.generation_tokens, 1);
     prompt_done(e, q, now);
     if (s->token_ns)
-        histogram_observe(e->metrics.itl, seconds(now - s->token_ns));
+        take_gap(e, now, now - s->token_ns);
     s->token_ns = now;
     eng__emit(e, q, &ev);
     if (is_stop(q, id))

@@ -75,6 +75,7 @@ static bool make_way(struct eng *e, struct eng__seq *s, int32_t lacks) {
 
 static void admit(struct eng *e) {
     struct eng__seq *s;
+    e->out_of_room = false;
     eng__adapters_begin(e);
     while ((s = eng__sched_next(&e->sched))) {
         if (!eng__adapters_ready(e, s->req)) {
@@ -87,6 +88,7 @@ static void admit(struct eng *e) {
             eng__seq_end(e, s, ENG_FINISH_LENGTH, -1);
             continue;
         }
+        e->out_of_room = true;
         if (still_blocked(e, s))
             return;
         int32_t lacks = lacks_blocks(e, s);
@@ -99,6 +101,7 @@ static void admit(struct eng *e) {
             e->blocked.places = e->sched.places;
             return; // nobody overtakes it: a large request must not starve
         }
+        e->out_of_room = false;
         enum err err = eng__seq_admit(e, s);
         if (err)
             eng__req_fail(e, s->req, err);
@@ -176,7 +179,7 @@ static int32_t first_prefill_position(const struct eng *e) {
 }
 
 // Prefill tokens of this step, given its decodes.
-static int32_t prefill_budget(struct eng *e) {
+static int32_t prefill_budget(struct eng *e, int64_t now) {
     const struct eng__shape *decodes = &e->batch.shape;
     int32_t most = e->batch.limits.max_tokens - decodes->rows, first = first_prefill_position(e);
     if (first < 0)
@@ -197,8 +200,11 @@ static int32_t prefill_budget(struct eng *e) {
     int32_t waiting = eng__sched_short_prompts(&e->sched, SHORT_PROMPT);
     waiting = waiting < 1 ? 1 : waiting > MAX_SHORT ? MAX_SHORT : waiting;
     double stretch = 1 + (e->cfg.prefill_stretch - 1) * waiting;
-    double limit = stretch * eng__cost_predict(&e->cost, decodes);
+    double alone = eng__cost_predict(&e->cost, decodes);
+    double limit = eng__prefill_limit(e, alone, stretch * alone, now);
     int32_t n = eng__cost_prefill(&e->cost, decodes, first, limit, most);
+    if (e->slack.deferred && n < ENG__MIN_CHUNK)
+        return 0; // this step is due; the next one has time
     return n > ENG__MIN_CHUNK ? n : ENG__MIN_CHUNK;
 }
 
@@ -233,7 +239,7 @@ static void plan(struct eng *e, int64_t now) {
     for (int32_t i = 0; i < n; i++)
         e->order[i] = e->sched.running[i];
     plan_decodes(e, n, now);
-    int32_t budget = prefill_budget(e);
+    int32_t budget = prefill_budget(e, now);
     if (budget > 0)
         eng__sched_plan_prefill(&e->sched, budget);
     for (int32_t i = 0; budget > 0 && i < n; i++)
@@ -262,7 +268,7 @@ static enum err copy_blocks(struct eng *e) {
     return ERR_OK;
 }
 
-static enum err forward(struct eng *e, struct err_info *info) {
+static enum err forward(struct eng *e, double expected, struct err_info *info) {
     const struct mdl_batch *b = eng__batch_finish(&e->batch);
     e->forwards++;
     enum err err = copy_blocks(e);
@@ -272,7 +278,6 @@ static enum err forward(struct eng *e, struct err_info *info) {
         e->cfg.ops->queue_wait(e->queue, NULL); // copies may be recorded already
         return err;
     }
-    double expected = eng__cost_predict(&e->cost, &e->batch.shape);
     bool sliced = expected > long_step_ns || (expected < 0 && b->n_tokens > ENG__MIN_CHUNK);
     for (bool done = false; !done && !err;) {
         int64_t now = eng__now(e);
@@ -295,14 +300,16 @@ static void fail_step(struct eng *e, enum err err, const struct err_info *info) 
 static void run_step(struct eng *e) {
     struct err_info info = {0};
     int64_t begin = eng__now(e);
-    enum err err = forward(e, &info);
+    double expected = eng__cost_predict(&e->cost, &e->batch.shape);
+    enum err err = forward(e, expected, &info);
     int64_t now = eng__now(e);
     if (err) {
         fail_step(e, err, &info);
     } else {
-        eng__cost_observe(&e->cost, &e->batch.shape, now - begin);
+        eng__step_ended(e, expected, begin, now);
         histogram_observe(e->metrics.step, (double)(now - begin) / 1e9);
         eng__results(e, mdl_forward_samples(e->forward), now);
+        eng__gaps_ended(e);
     }
     eng__batch_clear(&e->batch);
 }
@@ -334,25 +341,40 @@ static void publish(struct eng *e) {
     eng__metrics_pool(&e->metrics, &st, &e->reported);
 }
 
+// Plans a step and runs it; false: there is nothing to compute.
+static bool step(struct eng *e, int64_t now) {
+    plan(e, now);
+    if (!e->batch.b.n_seqs)
+        return false;
+    atomic_store(&e->busy, true);
+    run_step(e);
+    return true;
+}
+
 bool eng__turn(struct eng *e) {
     e->turns++;
     e->again = false;
-    int64_t now = eng__now(e);
-    atomic_store(&e->last_turn_ns, now);
+    e->slack.sliced_ns = 0;
+    int64_t begin = eng__now(e);
+    atomic_store(&e->last_turn_ns, begin);
     bool did = eng__take_messages(e);
     did |= eng__adapters_turn(e);
-    expire(e, now);
+    expire(e, begin);
     admit(e);
-    plan(e, now);
-    bool step = e->batch.b.n_seqs > 0;
-    if (step) {
-        atomic_store(&e->busy, true);
-        run_step(e);
-    }
+    eng__slice_urgent(e);
+    int64_t now = e->slack.sliced_ns ? eng__now(e) : begin;
+    bool deferred = eng__slice_in_slack(e, now);
+    bool stepped = !deferred && step(e, now);
     publish(e);
-    did = did || step || e->dirty || e->again;
+    did = did || stepped || deferred || e->dirty || e->again;
     eng__flush(e);
-    if (!step && !e->again && eng__background_slice(e)) // only time that serving leaves
-        did = true;
+    if (stepped) {
+        now = eng__now(e);
+        eng__usage_step(&e->usage, now, now - begin - e->slack.sliced_ns);
+    } else if (!deferred) {
+        e->slack.deferred = false;           // what was to be stepped is not there any more
+        if (!e->again && eng__slice_idle(e)) // only time that serving leaves
+            did = true;
+    }
     return did;
 }

@@ -277,6 +277,10 @@ enum err lora_unit_begin(struct lora_unit *u, const struct lora_row *row, kn_add
 void lora_unit_drop(struct lora_unit *u) {
     if (u->at.stage == UNIT_ADD)
         lora__undo_sums(u);
+    lora_unit_abandon(u);
+}
+
+void lora_unit_abandon(struct lora_unit *u) {
     u->ops->queue_wait(u->q, NULL); // what begin has recorded may still want its arrays
     u->at.stage = UNIT_NONE;
     if (u->holds)
@@ -355,6 +359,8 @@ enum err lora_unit_run(struct lora_unit *u, int64_t deadline_ns, bool *done,
     if (u->at.stage == UNIT_NONE)
         return err_set(info, ERR_INVALID, NULL, "no training row is in hand");
     int64_t now = deadline_ns == INT64_MAX ? 0 : clock_mono_ns(u->clock);
+    if (deadline_ns != INT64_MAX) // the last piece ends as often before as after the deadline
+        deadline_ns -= SLICE_NS / 2;
     while (!ended(u)) {
         enum err e = run_slice(u, deadline_ns, now, info);
         if (e) {

@@ -56,6 +56,8 @@ enum err lora_unit_begin(struct lora_unit *u, const struct lora_row *row, kn_add
 // INT64_MAX: to the end without a look at the clock. An error drops the unit.
 enum err lora_unit_run(struct lora_unit *u, int64_t deadline_ns, bool *done, struct err_info *info);
 void lora_unit_drop(struct lora_unit *u);
+// As drop, but at once: of the sums it leaves anything. For those who clear them, or need them no more.
+void lora_unit_abandon(struct lora_unit *u);
 bool lora_unit_holds(const struct lora_unit *u); // whether the range is in use
 // After DONE.
 void lora_unit_result(const struct lora_unit *u, struct lora_row_result *out);

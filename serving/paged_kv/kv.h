@@ -23,8 +23,6 @@ struct kv_config {
     int32_t blocks;     // in the pool
     int32_t block_size; // positions; KN_KV_BLOCK in production
     bool prefix_cache;
-    int64_t
-        hot_ns; // cached blocks hit within this time are not dropped for lending (the engine: 60 s)
 };
 
 // What separates caches: a block is shared only where all of this and every token before it are
@@ -102,10 +100,21 @@ void kv_pool_forget(struct kv_pool *p, uint64_t adapter_version, bool all);
 // more blocks from the top that are free or cold-cached (cached ones are dropped); live and hot
 // ones in the way are reported as moves: the caller copies src to dst on the device, in order, and
 // the tables are already changed (sequences must be at rest; `seqs` are all that hold blocks).
-// Stops early where nothing below is free. Returns the number lent in all; the range is [total -
-// lent, total).
-int32_t kv_pool_lend(struct kv_pool *p, int32_t want, struct kv_copy *moves, int32_t max_moves,
-                     int32_t *n_moves, struct kv_seq *const *seqs, int32_t n_seqs, int64_t now_ns);
+// Stops early where nothing below is free or cold. Returns the number lent in all; the range is
+// [total - lent, total).
+struct kv_lending {
+    int64_t now_ns;
+    int64_t hot_ns; // cached blocks hit within this time are hot
+    bool coldest;   // and so are those that were hit later than the `want` oldest of them
+    struct kv_seq *const *seqs;
+    int32_t n_seqs;
+    struct kv_copy *moves;
+    int32_t max_moves;
+};
+// How many more blocks could be lent in the end, `want` at most.
+int32_t kv_pool_lendable(const struct kv_pool *p, int32_t want, const struct kv_lending *how);
+int32_t kv_pool_lend(struct kv_pool *p, int32_t want, const struct kv_lending *how,
+                     int32_t *n_moves);
 void kv_pool_return(struct kv_pool *p, int32_t keep); // gives back all but `keep` lent blocks
 
 // Full walk: every invariant of the README, with every live sequence given. False and a message if

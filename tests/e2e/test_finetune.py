@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import signal
+import threading
 import time
 import unittest
 
@@ -149,6 +150,48 @@ class FineTune(Trainer):
         other = self.create(epochs=1)
         self.wait(self.client, other.id, "succeeded", 60)
         self.assertEqual(self.jobs.retrieve(job.id).status, "cancelled")
+
+    def test_colocation(self):
+        self.begin("--slo-itl-ms", "40", "--slo-ttft-ms", "900")
+        seen = lambda: self.server.json("GET", "/admin/v1/colocation")[1]
+        quiet = seen()
+        self.assertEqual(quiet["training"], {"job": None, "reason": None})
+        self.assertEqual(quiet["engines"][0]["slo"], {"itl_ms": 40, "ttft_ms": 900})
+        self.assertEqual(quiet["engines"][0]["all"]["slices"]["count"], 0)
+        job = self.create(epochs=50, batch=1, graft={"save_steps": 1000})
+        self.wait_step(job.id, 3)
+        busy = seen()
+        self.assertEqual(busy["training"]["job"], job.id)
+        e = busy["engines"][0]
+        self.assertGreater(e["all"]["training_seconds"], 0)
+        self.assertGreater(e["memory"]["lent_bytes"], e["memory"]["needed_bytes"] - 1)
+        self.assertGreater(e["recent"]["slices"]["count"], 0)
+        for part in (e["all"], e["recent"]):
+            self.assertAlmostEqual(part["serving"] + part["training"] + part["idle"], 1, 2)
+        # Under load, too, it ends at once.
+        over = threading.Event()
+
+        def load():
+            while not over.is_set():
+                self.client.completions.create(model="tiny", prompt="abab", max_tokens=100, extra_body={"ignore_eos": True})
+        users = [threading.Thread(target=load) for _ in range(4)]
+        for u in users:
+            u.start()
+        try:
+            self.jobs.pause(job.id)
+            end = time.monotonic() + 30
+            while seen()["training"]["job"]:
+                self.assertLess(time.monotonic(), end)
+                time.sleep(0.02)
+            self.assertEqual(seen()["engines"][0]["memory"]["lent_bytes"], 0)
+        finally:
+            over.set()
+            for u in users:
+                u.join()
+        text = self.server.request("GET", "/metrics")[2].decode()
+        for name in ('graft_engine_seconds_total{replica="0",use="training"} ', "graft_background_slice_seconds_count",
+                     'graft_background_lent_bytes{replica="0"} 0'):
+            self.assertIn(name, text)
 
     def test_gates(self):
         self.begin()

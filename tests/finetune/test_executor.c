@@ -219,14 +219,14 @@ static uint64_t draw(struct lender *l) {
     return l->seed >> 33;
 }
 
-static size_t borrow(void *arg, size_t bytes, kn_addr *at) {
+static size_t borrow(void *arg, size_t need, size_t want, kn_addr *at) {
     struct lender *l = arg;
     if (draw(l) % 3 == 0)
         l->refused++;
-    else if (bytes <= l->bytes - l->lent)
-        l->lent += bytes;
-    else
-        l->lent = l->bytes;
+    else if (draw(l) % 2 && need > l->lent) // a part of what is needed
+        l->lent += (need - l->lent) / 2;
+    else if (want > l->lent)
+        l->lent = want < l->bytes ? want : l->bytes;
     *at = l->range + (l->bytes - l->lent);
     return l->lent;
 }

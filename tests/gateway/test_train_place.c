@@ -153,7 +153,7 @@ static void serve(struct eng *e, const struct fx *x, struct answer *out) {
     }
 }
 
-static struct eng *open_engine(const struct fx *x, struct train_place *p) {
+static struct eng *make_engine(const struct fx *x, struct train_place *p) {
     struct kn_kv_shape shape = {x->weights->config.n_layers, x->weights->config.n_kv_heads,
                                 x->weights->config.head_dim};
     struct eng_config cfg = {.weights = x->weights,
@@ -171,6 +171,12 @@ static struct eng *open_engine(const struct fx *x, struct train_place *p) {
     assert_true(p->memory >= BLOCKS * x->ops->kv_block_bytes(&shape));
     check(eng_create(&cfg, &e, &info), &info);
     p->engine = e;
+    return e;
+}
+
+static struct eng *open_engine(const struct fx *x, struct train_place *p) {
+    struct err_info info;
+    struct eng *e = make_engine(x, p);
     check(eng_start(e, &info), &info);
     return e;
 }
@@ -267,9 +273,104 @@ static void test_stop(void **state) {
     fx_close(&x);
 }
 
+// An engine that is turned by hand, so that each turn has a step: training's end may not need one without.
+static struct eng_stream *decoding(struct eng *e, const struct fx *x, struct answer *a) {
+    struct eng_stream *s = ask(e, x, 2);
+    struct eng_event ev;
+    for (int turns = 0; !a->n && turns < 100; turns++) {
+        eng_step(e);
+        if (eng_stream_next(s, &ev))
+            a->token[a->n++] = ev.token;
+    }
+    assert_int_equal(a->n, 1);
+    return s;
+}
+
+static void wait_urgent(const struct eng_background *b) {
+    for (int i = 0; i < 20000 && !b->urgent(b->arg); i++)
+        usleep(500);
+    assert_true(b->urgent(b->arg));
+}
+
+struct leaver {
+    struct train_place *place;
+    struct ft_exec *exec;
+};
+
+static void *leave(void *arg) {
+    const struct leaver *l = arg;
+    train_place_destroy(l->place, l->exec);
+    return NULL;
+}
+
+static void test_end_under_load(void **state) {
+    (void)state;
+    struct fx x;
+    struct tf_golden g;
+    struct trainer t;
+    struct answer a = {0};
+    struct train_place place = {.memory = 1 << 20};
+    struct train_place_state seen;
+    struct err_info info;
+    struct thread thread;
+    fx_open(&x, "tests/golden/models/f32.gguf", &(struct fx_options){0});
+    tf_golden_read(&g, &x.weights->config, "f32");
+    struct ft_exec_config cfg = config_of(&x);
+    check(train_place_init(&place, &info), &info);
+    const struct eng_background b = train_place_background(&place);
+    struct eng *e = make_engine(&x, &place);
+    open_trainer(&t, &g, &x.weights->config);
+    struct eng_stream *s = decoding(e, &x, &a);
+    train_place_name(&place, "ftjob-1");
+    check(train_place_create(&place, &cfg, &t.exec, &info), &info);
+    train_place_read(&place, &seen);
+    assert_string_equal(seen.job, "ftjob-1");
+    assert_string_equal(seen.reason, "");
+    assert_int_equal(thread_start(&thread, "trainer", train, &t), ERR_OK);
+    bool memory;
+    for (int i = 0; i < 20000 && !ft_exec_waits(t.exec, &memory); i++)
+        usleep(500);
+    for (int i = 0; i < 3; i++) { // serving leaves no time
+        assert_false(b.urgent(b.arg));
+        eng_step(e);
+    }
+    struct eng_colocation c;
+    eng_colocation(e, &c);
+    assert_int_equal(c.all.slices.n, 0);
+    train_place_leave(&place);
+    wait_urgent(&b);
+    eng_step(e);
+    thread_join(&thread);
+    assert_int_equal(t.result, ERR_CANCELLED);
+    assert_false(b.urgent(b.arg));
+    check(ft_exec_clear(t.exec, &info), &info); // state needs no slice
+    check(ft_exec_get(t.exec, t.out, NULL, NULL, &info), &info);
+    assert_memory_equal(t.out->memory, g.start->memory, t.out->values * sizeof(float));
+    struct leaver l = {&place, t.exec};
+    assert_int_equal(thread_start(&thread, "leaver", leave, &l), ERR_OK);
+    wait_urgent(&b);
+    eng_step(e);
+    thread_join(&thread);
+    eng_colocation(e, &c);
+    assert_int_equal(c.lent_bytes, 0);
+    train_place_read(&place, &seen);
+    assert_string_equal(seen.job, "");
+    struct eng_health h;
+    eng_health(e, &h);
+    assert_int_equal(h.running, 1); // there was a step to make all the time
+    eng_stream_release(s);
+    eng_stop(e);
+    eng_destroy(e);
+    train_place_fini(&place);
+    mdl_adapter_destroy(t.out);
+    tf_golden_fini(&g);
+    fx_close(&x);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_both),
+        cmocka_unit_test(test_end_under_load),
         cmocka_unit_test(test_stop),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -16,8 +16,8 @@ struct dummy {
     struct kn_device d;
     struct eng *e;
     int32_t slices, asked;
-    bool work;   // has something to do
-    size_t want; // borrows up to this
+    bool work;         // has something to do
+    size_t need, want; // borrows up to this
     size_t holds;
     uint64_t rng; // != 0: borrows and returns at random
 };
@@ -26,7 +26,7 @@ static int64_t dummy_run(void *arg, int64_t budget_us) {
     struct dummy *b = arg;
     for (int32_t i = 0; i < b->e->sched.n_running; i++) // only what serving leaves
         assert_true(b->e->sched.running[i]->req->paused);
-    assert_true(budget_us >= 1000 && budget_us <= 5000);
+    assert_true(budget_us >= 500 && budget_us <= 5000);
     if (!b->work)
         return 0;
     b->slices++;
@@ -36,7 +36,7 @@ static int64_t dummy_run(void *arg, int64_t budget_us) {
         eng_background_return(b->e, b->holds);
     }
     kn_addr at;
-    b->holds = eng_background_borrow(b->e, b->want > b->holds ? b->want - b->holds : 0, &at);
+    b->holds = eng_background_borrow(b->e, b->need, b->want, &at);
     memset((char *)b->d.pool_at + (at - (kn_addr)b->d.pool_at), 0xab, b->holds);
     return budget_us;
 }
@@ -53,7 +53,8 @@ static struct dummy *dummy_new(int32_t blocks) {
     assert_non_null(b);
     fake_init(&b->d, blocks);
     struct eng_config cfg = client_config(&b->d);
-    cfg.background = (struct eng_background){dummy_run, dummy_give_back, b};
+    cfg.background =
+        (struct eng_background){.run = dummy_run, .give_back = dummy_give_back, .arg = b};
     b->e = client_engine(&b->d, &cfg);
     return b;
 }
@@ -81,6 +82,16 @@ static void done(struct client *c) {
     assert_true(client_done(c));
     client_release(c);
     mem_free(c);
+}
+
+static void client_run_until_done(struct dummy *b, struct client *c) {
+    bool work = b->work;
+    b->work = false;
+    while (!client_done(c)) {
+        eng_step(b->e);
+        client_take(c, INT32_MAX);
+    }
+    b->work = work;
 }
 
 static void background_gets_idle_time_only(void **state) {
@@ -134,6 +145,40 @@ static void lent_memory_comes_back_under_pressure(void **state) {
     clock_manual_advance(&b->d.clock, 61000000000);
     eng_step(b->e);
     assert_int_equal(b->holds, b->want);
+    dummy_free(b);
+}
+
+// The pool is full of prefixes that are hit all the time. Background work says what it waits for, gets what it
+// needs after a while, the coldest first, and no more.
+static void hot_prefixes_give_way_in_time(void **state) {
+    (void)state;
+    struct dummy *b = dummy_new(40);
+    struct eng_colocation c;
+    b->work = true;
+    b->need = 10 * b->e->block_bytes;
+    b->want = 30 * b->e->block_bytes;
+    int64_t begin = b->d.clock.mono;
+    bool told = false;
+    while (b->holds < b->need) {
+        for (int32_t who = 0; who < 4;
+             who++) { // each fills nine blocks, the last one is hit the latest
+            struct client *x = ask(b, 150, 2, who);
+            client_run_until_done(b, x);
+            done(x);
+        }
+        clock_manual_advance(&b->d.clock, 1000000000);
+        eng_step(b->e);
+        eng_colocation(b->e, &c);
+        told = told || (c.lend_reason == ENG_LEND_HOT && c.waits_for_memory_s > 100);
+        assert_true(b->d.clock.mono - begin < 130000000000);
+    }
+    assert_true(told);
+    assert_true(b->d.clock.mono - begin > 60000000000);
+    assert_int_equal(b->holds, b->need);
+    eng_colocation(b->e, &c);
+    assert_int_equal(c.lend_reason, ENG_LEND_ENOUGH);
+    assert_int_equal(c.lent_bytes, b->holds);
+    assert_true(c.waits_for_memory_s <= 0 && c.waited_for_memory_s > 60);
     dummy_free(b);
 }
 
@@ -226,6 +271,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(background_gets_idle_time_only),
         cmocka_unit_test(lent_memory_comes_back_under_pressure),
+        cmocka_unit_test(hot_prefixes_give_way_in_time),
         cmocka_unit_test(borrowing_moves_what_is_paused),
         cmocka_unit_test(a_failed_move_fails_what_was_moved),
         cmocka_unit_test(random_borrowing_changes_no_token),

@@ -353,9 +353,8 @@ static void random_operations_match_the_model(void **state) {
 }
 
 // Small helpers for the directed tests below: sequences of one domain, no device.
-static struct kv_pool *pool_of(int32_t blocks, int64_t hot_ns) {
-    struct kv_config cfg = {
-        .blocks = blocks, .block_size = SIZE, .prefix_cache = true, .hot_ns = hot_ns};
+static struct kv_pool *pool_of(int32_t blocks) {
+    struct kv_config cfg = {.blocks = blocks, .block_size = SIZE, .prefix_cache = true};
     struct kv_pool *p = NULL;
     assert_int_equal(kv_pool_create(&cfg, &p), ERR_OK);
     return p;
@@ -385,7 +384,7 @@ static int32_t cached_prefix(struct kv_pool *p, int32_t first, int32_t n) {
 
 static void copy_on_write_leaves_the_other_alone(void **state) {
     (void)state;
-    struct kv_pool *p = pool_of(8, 0);
+    struct kv_pool *p = pool_of(8);
     struct kv_seq a, b;
     seq_of(&a, p, 1);
     seq_of(&b, p, 1);
@@ -409,7 +408,7 @@ static void copy_on_write_leaves_the_other_alone(void **state) {
 
 static void equal_blocks_become_one(void **state) {
     (void)state;
-    struct kv_pool *p = pool_of(8, 0);
+    struct kv_pool *p = pool_of(8);
     struct kv_seq a, b;
     seq_of(&a, p, 1);
     seq_of(&b, p, 1);
@@ -425,7 +424,7 @@ static void equal_blocks_become_one(void **state) {
 
 static void eviction_takes_the_oldest_leaf(void **state) {
     (void)state;
-    struct kv_pool *p = pool_of(6, 0);
+    struct kv_pool *p = pool_of(6);
     struct kv_seq a, b, c;
     seq_of(&a, p, 1);
     seq_of(&b, p, 1);
@@ -452,7 +451,7 @@ static void eviction_takes_the_oldest_leaf(void **state) {
 
 static void a_prefix_ends_before_the_last_token(void **state) {
     (void)state;
-    struct kv_pool *p = pool_of(8, 0);
+    struct kv_pool *p = pool_of(8);
     struct kv_seq a;
     seq_of(&a, p, 1);
     grow(&a, p, 0, 8, 0);
@@ -469,7 +468,7 @@ static void a_prefix_ends_before_the_last_token(void **state) {
 
 static void lending_moves_what_lives_at_the_top(void **state) {
     (void)state;
-    struct kv_pool *p = pool_of(8, 100);
+    struct kv_pool *p = pool_of(8);
     struct kv_seq low, high, cold;
     seq_of(&low, p, 1);
     seq_of(&high, p, 1);
@@ -482,8 +481,10 @@ static void lending_moves_what_lives_at_the_top(void **state) {
     struct kv_copy moves[8];
     int32_t n_moves;
     struct kv_seq *all[] = {&low, &high, &cold};
+    struct kv_lending how = {
+        .now_ns = 550, .hot_ns = 100, .seqs = all, .n_seqs = 3, .moves = moves, .max_moves = 8};
     // At 550 `low` is cold and `cold` is hot: 7, 6, 5 move into low's blocks, which are dropped.
-    assert_int_equal(kv_pool_lend(p, 3, moves, 8, &n_moves, all, 3, 550), 3);
+    assert_int_equal(kv_pool_lend(p, 3, &how, &n_moves), 3);
     assert_int_equal(n_moves, 3);
     for (int32_t i = 0; i < 3; i++) {
         assert_int_equal(moves[i].src, 7 - i);
@@ -495,7 +496,7 @@ static void lending_moves_what_lives_at_the_top(void **state) {
     assert_true(kv_pool_check(p, check, 3, &info));
     assert_int_equal(cached_prefix(p, 100, 5), 4); // the hot one stayed
     // Nothing below is free or cold: lending stops.
-    assert_int_equal(kv_pool_lend(p, 3, moves, 8, &n_moves, all, 3, 550), 3);
+    assert_int_equal(kv_pool_lend(p, 3, &how, &n_moves), 3);
     assert_int_equal(n_moves, 0);
     struct kv_stats st;
     kv_pool_stats(p, &st);
@@ -507,13 +508,48 @@ static void lending_moves_what_lives_at_the_top(void **state) {
     // The moved chain is still found by its key, and a hot cached block moves too.
     assert_int_equal(cached_prefix(p, 200, 13), 12);
     kv_seq_drop(&high, p, 560);
-    assert_int_equal(kv_pool_lend(p, 6, moves, 8, &n_moves, all, 3, 590), 4);
+    how.now_ns = 590;
+    assert_int_equal(kv_pool_lend(p, 6, &how, &n_moves), 4);
     assert_int_equal(cached_prefix(p, 200, 13), 12);
     assert_true(kv_pool_check(p, check, 3, &info));
     kv_pool_return(p, 0);
     kv_seq_fini(&low, p);
     kv_seq_fini(&high, p);
     kv_seq_fini(&cold, p);
+    kv_pool_destroy(p);
+}
+
+// The pool is full of what was hit a moment ago. Lending for which something waited takes the blocks that were
+// hit the longest ago, wherever they lie, and no more of them than it needs.
+static void lending_takes_the_coldest_first(void **state) {
+    (void)state;
+    struct kv_pool *p = pool_of(8);
+    struct kv_seq s[4];
+    for (int32_t i = 0; i < 4; i++) {
+        seq_of(&s[i], p, 1);
+        grow(&s[i], p, 100 * i, 8, 0); // blocks 2 i and 2 i + 1
+    }
+    const int32_t order[4] = {2, 0, 3, 1};
+    for (int32_t i = 0; i < 4; i++)
+        kv_seq_drop(&s[order[i]], p, 10 + i);
+    struct kv_copy moves[8];
+    int32_t n_moves;
+    struct kv_lending how = {
+        .now_ns = 20, .hot_ns = 100, .moves = moves, .max_moves = 8, .coldest = true};
+    assert_int_equal(kv_pool_lend(p, 4, &how, &n_moves), 0); // all is hot
+    how.hot_ns = 10;
+    assert_int_equal(kv_pool_lend(p, 4, &how, &n_moves), 2); // but for what was hit at 10
+    how.hot_ns = 0;
+    assert_int_equal(kv_pool_lend(p, 2, &how, &n_moves), 4);
+    struct err_info info;
+    assert_true(kv_pool_check(p, NULL, 0, &info));
+    assert_int_equal(cached_prefix(p, 200, 9), 0);
+    assert_int_equal(cached_prefix(p, 0, 9), 0);
+    assert_int_equal(cached_prefix(p, 300, 9), 8);
+    assert_int_equal(cached_prefix(p, 100, 9), 8);
+    kv_pool_return(p, 0);
+    for (int32_t k = 0; k < 4; k++)
+        kv_seq_fini(&s[k], p);
     kv_pool_destroy(p);
 }
 
@@ -524,7 +560,7 @@ static void random_lending_keeps_the_contents(void **state) {
         assert_non_null(w);
         rng_state = seed;
         w->blocks = 16 + (int32_t)rnd(POOL_MAX - 16);
-        struct kv_config cfg = {.blocks = w->blocks, .block_size = SIZE, .hot_ns = 5};
+        struct kv_config cfg = {.blocks = w->blocks, .block_size = SIZE};
         cfg.prefix_cache = true;
         assert_int_equal(kv_pool_create(&cfg, &w->pool), ERR_OK);
         for (int i = 0; i < 600; i++) {
@@ -543,7 +579,14 @@ static void random_lending_keeps_the_contents(void **state) {
             struct model_seq *s = pick(w, true), *closed = pick(w, false);
             uint32_t what = rnd(8);
             if (what == 0 && n > 0) {
-                kv_pool_lend(w->pool, (int32_t)rnd(6), moves, 4, &n_moves, open, n, w->now);
+                const struct kv_lending how = {.now_ns = w->now,
+                                               .hot_ns = (int64_t)rnd(3) * 5,
+                                               .coldest = rnd(2),
+                                               .seqs = open,
+                                               .n_seqs = n,
+                                               .moves = moves,
+                                               .max_moves = 4};
+                kv_pool_lend(w->pool, (int32_t)rnd(6), &how, &n_moves);
                 for (int32_t m = 0; m < n_moves; m++)
                     memcpy(w->device[moves[m].dst], w->device[moves[m].src], sizeof w->device[0]);
             } else if (what == 1) {
@@ -617,6 +660,7 @@ int main(void) {
         cmocka_unit_test(eviction_takes_the_oldest_leaf),
         cmocka_unit_test(a_prefix_ends_before_the_last_token),
         cmocka_unit_test(lending_moves_what_lives_at_the_top),
+        cmocka_unit_test(lending_takes_the_coldest_first),
         cmocka_unit_test(random_lending_keeps_the_contents),
         cmocka_unit_test(failed_allocations_leave_nothing),
     };
