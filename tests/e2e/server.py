@@ -18,8 +18,8 @@ TINY = os.path.join(ROOT, "tests/golden/models/q8_0.gguf")
 class Server:
     """A running `graft serve`. `log` holds its messages, `access` its access log lines."""
 
-    def __init__(self, model=TINY, *options, env=None, wait=True, cwd=None):
-        command = [BIN, "serve", model, "--port", "0", *options]
+    def __init__(self, model=TINY, *options, env=None, wait=True, cwd=None, prefix=()):
+        command = [*prefix, BIN, "serve", model, "--port", "0", *options]
         self.process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **(env or {})}, cwd=cwd
         )
