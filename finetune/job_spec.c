@@ -8,8 +8,7 @@
 
 enum {
     NAME_MAX_BYTES = 200,
-    GATES_MAX = 64,   // of required, and of forbidden
-    SAMPLES_MAX = 16, // of sample_prompts
+    GATES_MAX = 64, // of required, and of forbidden
     OUTPUTS_MAX = 16,
     MESSAGES_MAX = 64,
     PROMPT_MAX = 8192, // characters
@@ -336,7 +335,7 @@ static enum err read_evaluation(const struct at *graft, struct ft_job_spec *s) {
         e = read_prompts(&a, "required", GATES_MAX, true);
     if (!e)
         e = read_prompts(&a, "forbidden", GATES_MAX, true);
-    return e ? e : read_prompts(&a, "sample_prompts", SAMPLES_MAX, false);
+    return e ? e : read_prompts(&a, "sample_prompts", FT_SAMPLES_MAX, false);
 }
 
 static enum err read_graft(const struct at *body, struct ft_job_spec *s) {

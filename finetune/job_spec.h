@@ -11,6 +11,7 @@
 enum {
     FT_SUFFIX_MAX = 64,         // characters
     FT_METADATA_MAX = 16,       // pairs
+    FT_SAMPLES_MAX = 16,        // sample prompts
     FT_REQUEST_MAX = 256 << 10, // bytes of a stored request
     FT_JOB_TARGETS = 7,         // q, k, v, o, gate, up, down: the bits of enum mdl_target
 };

@@ -17,8 +17,6 @@
 #include "gateway/train_job.h"
 #include "gateway/train_place.h"
 
-enum { JOB_SAMPLES_MAX = 16 };
-
 struct job_run { // the job in hand
     struct train_job train;
     struct ft_job_spec spec;
@@ -30,10 +28,10 @@ struct job_run { // the job in hand
     char probe_file[FT_ID_MAX];      // whose first lines it has
     char digest[65];                 // of the finished adapter
     struct job_prompts required, forbidden, samples;
-    char *before[JOB_SAMPLES_MAX]; // the base's answers to the samples; owned
-    char unreleased[400];          // why the version is not promoted, but kept; or empty
-    uint64_t version;              // of the adapter, once the job's row names it
-    int64_t attempts;              // before this one
+    char *before[FT_SAMPLES_MAX]; // the base's answers to the samples; owned
+    char unreleased[400];         // why the version is not promoted, but kept; or empty
+    uint64_t version;             // of the adapter, once the job's row names it
+    int64_t attempts;             // before this one
     uint64_t tenant;
     int64_t told_step; // steps up to here have their event
     char path[600];

@@ -136,7 +136,7 @@ enum err job__samples_after(struct job_runner *r, struct eng *engine, struct adp
 }
 
 void job__samples_fini(struct job_run *run) {
-    for (size_t i = 0; i < JOB_SAMPLES_MAX; i++)
+    for (size_t i = 0; i < FT_SAMPLES_MAX; i++)
         mem_free(run->before[i]);
     job_prompts_fini(&run->samples);
 }
