@@ -47,7 +47,8 @@ static void write_sample(const struct job_run *run, size_t i, struct json_w *w) 
     jw_obj_end(w);
 }
 
-static enum err save(const struct job_run *run, struct err_info *info) {
+static enum err save(const struct job_runner *r, struct err_info *info) {
+    const struct job_run *run = r->run;
     struct buf b;
     buf_init(&b, 0);
     struct json_w w = json_w_begin(&b);
@@ -60,7 +61,8 @@ static enum err save(const struct job_run *run, struct err_info *info) {
         write_sample(run, i, &w);
     jw_arr_end(&w);
     jw_obj_end(&w);
-    enum err e = buf_err(&b) ? err_set(info, ERR_NOMEM, NULL, "out of memory") : ERR_OK;
+    enum err e = buf_err(&b) ? err_set(info, ERR_NOMEM, NULL, "out of memory")
+                             : ft_home_room(job__home(r), info);
     int dir = e ? -1 : open(run->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (!e && dir < 0)
         e = durable_errno(info, errno, "open", run->path);
@@ -102,7 +104,7 @@ enum err job__samples_before(struct job_runner *r, struct err_info *info) {
         run->before[i] = run->samples.list[i].answer;
         run->samples.list[i].answer = NULL;
     }
-    return e ? e : save(run, info);
+    return e ? e : save(r, info);
 }
 
 static void tell(const struct job_runner *r) {
@@ -129,7 +131,7 @@ enum err job__samples_after(struct job_runner *r, struct eng *engine, struct adp
     enum err e = job_prompts_ask(&run->samples, &a, r->app->tokenizer,
                                  (int32_t)run->spec.answer_tokens, info);
     if (!e)
-        e = save(run, info);
+        e = save(r, info);
     if (!e)
         tell(r);
     return e;
