@@ -12,6 +12,7 @@ enum { BUSY_MS = 5000, ROOM_PAGES = 32 };
 
 struct db {
     sqlite3 *sql;
+    bool read_only;
     struct lock lock;
     void (*full)(void *arg);
     void *full_arg;
@@ -187,7 +188,7 @@ enum err db_begin(struct db *d, struct err_info *info) {
         (void)sqlite3_wal_checkpoint_v2(d->sql, NULL, SQLITE_CHECKPOINT_RESTART, NULL, NULL);
     d->was_full = false;
     // IMMEDIATE: a transaction that reads and then writes never finds that another came between.
-    enum err e = db_run(d, NULL, info, "BEGIN IMMEDIATE", DB_NONE);
+    enum err e = db_run(d, NULL, info, d->read_only ? "BEGIN" : "BEGIN IMMEDIATE", DB_NONE);
     if (e)
         lock_drop(&d->lock);
     d->changes = e ? 0 : sqlite3_total_changes64(d->sql);
@@ -332,8 +333,23 @@ static enum err set_up(struct db *d, struct err_info *info) {
     return e;
 }
 
-enum err db_open(const char *path, const struct db_migration *list, size_t n, struct db **out,
-                 struct err_info *info) {
+// The schema must be this one already.
+static enum err check_schema(struct db *d, const struct db_migration *list, size_t n,
+                             struct err_info *info) {
+    size_t done = 0;
+    enum err e = db_begin(d, info);
+    if (!e)
+        e = db_end(d, applied(d, list, n, &done, info), info);
+    if (!e && done < n)
+        e = err_set(
+            info, ERR_UNSUPPORTED, NULL,
+            "the state database is of an older version; a server that is started on it brings "
+            "it up to date");
+    return e;
+}
+
+static enum err open_with(const char *path, int flags, const struct db_migration *list, size_t n,
+                          struct db **out, struct err_info *info) {
     struct err_info own;
     info = info ? info : &own;
     *out = NULL;
@@ -341,10 +357,9 @@ enum err db_open(const char *path, const struct db_migration *list, size_t n, st
     if (!d)
         return err_set(info, ERR_NOMEM, NULL, "out of memory");
     lock_init(&d->lock);
+    d->read_only = flags == SQLITE_OPEN_READONLY;
     // Its own mutexes are not needed: the lock above is held around each use.
-    int rc = sqlite3_open_v2(path, &d->sql,
-                             SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX |
-                                 SQLITE_OPEN_PRIVATECACHE,
+    int rc = sqlite3_open_v2(path, &d->sql, flags | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_PRIVATECACHE,
                              NULL);
     enum err e = rc == SQLITE_OK ? ERR_OK : d->sql ? failed(d, rc, info) : ERR_NOMEM;
     if (!d->sql)
@@ -352,9 +367,9 @@ enum err db_open(const char *path, const struct db_migration *list, size_t n, st
     if (!e) {
         sqlite3_extended_result_codes(d->sql, 1);
         sqlite3_busy_timeout(d->sql, BUSY_MS);
-        e = set_up(d, info);
+        e = d->read_only ? check_schema(d, list, n, info) : set_up(d, info);
     }
-    if (!e)
+    if (!e && !d->read_only)
         e = migrate(d, list, n, info);
     if (e == ERR_IO && (sqlite3_errcode(d->sql) & 0xff) == SQLITE_NOTADB)
         e = err_set(info, ERR_FORMAT, NULL, "%.200s is not a state database", path);
@@ -364,6 +379,16 @@ enum err db_open(const char *path, const struct db_migration *list, size_t n, st
     }
     *out = d;
     return ERR_OK;
+}
+
+enum err db_open(const char *path, const struct db_migration *list, size_t n, struct db **out,
+                 struct err_info *info) {
+    return open_with(path, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, list, n, out, info);
+}
+
+enum err db_open_read(const char *path, const struct db_migration *list, size_t n, struct db **out,
+                      struct err_info *info) {
+    return open_with(path, SQLITE_OPEN_READONLY, list, n, out, info);
 }
 
 void db_close(struct db *d) {

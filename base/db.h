@@ -26,6 +26,10 @@ struct db_migration {
 // holds a migration that the list does not have at its place; ERR_FORMAT: it is no database.
 enum err db_open(const char *path, const struct db_migration *list, size_t n, struct db **out,
                  struct err_info *info);
+// For reading alone, beside a process that has it open or not; nothing is brought up to date. ERR_UNSUPPORTED
+// also where the file has fewer migrations than the list.
+enum err db_open_read(const char *path, const struct db_migration *list, size_t n, struct db **out,
+                      struct err_info *info);
 void db_close(struct db *d); // NULL is legal
 // Called when a change finds no room on the disk, before the caller learns of it: what it does may let
 // the same change succeed when it is tried again. Inside the transaction; it may not use the database.

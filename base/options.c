@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_NAME = 64, MAX_LIST = 4096 };
+enum { MAX_NAME = 64, MAX_LIST = 4096, MIN_PREFIX = 3 };
 
 struct owned { // header of each block that a result owns
     struct owned *next;
@@ -31,6 +31,7 @@ void opt_result_fini(struct opt_result *res) {
         mem_free(o);
     }
     res->owned = NULL;
+    res->given = NULL;
 }
 
 static void env_name(const char *name, char out[MAX_NAME]) {
@@ -182,6 +183,7 @@ static enum err set_value(const struct opt_def *d, void *into, const char *value
             *(const char **)field = value;
         break;
     case OPT_STRING:
+    case OPT_OPTIONAL:
         *(const char **)field = value;
         break;
     case OPT_LIST: {
@@ -224,7 +226,8 @@ static enum err set_defaults(const struct opt_table *t, void *into, struct opt_r
         enum err rc = ERR_OK;
         if (d->dflt && d->kind != OPT_LIST)
             rc = set_value(d, into, d->dflt, "default of --", res, info);
-        if (!rc && env && *env)
+        res->given[i] = env && *env;
+        if (!rc && res->given[i])
             rc = d->kind == OPT_LIST ? set_list_from_env(d, into, env, res, info)
                                      : set_value(d, into, env, "environment twin of --", res, info);
         if (rc)
@@ -252,11 +255,19 @@ static size_t edit_distance(const char *a, const char *b) {
     return row[nb];
 }
 
+// How far a name is from what was typed; one that goes on behind it, or that it goes on behind, is near.
+static size_t distance(const char *typed, const char *name) {
+    size_t n = strlen(typed), m = strlen(name), most = 1 + n / 3;
+    size_t d = edit_distance(typed, name);
+    bool begins = n >= MIN_PREFIX && m >= MIN_PREFIX && !strncmp(typed, name, n < m ? n : m);
+    return begins && d > most ? most : d;
+}
+
 static enum err unknown_option(const struct opt_table *t, const char *name, struct err_info *info) {
     const char *near = NULL;
     size_t best = SIZE_MAX;
     for (size_t i = 0; i < t->n; i++) {
-        size_t d = t->defs[i].kind == OPT_HEADING ? SIZE_MAX : edit_distance(name, t->defs[i].name);
+        size_t d = t->defs[i].kind == OPT_HEADING ? SIZE_MAX : distance(name, t->defs[i].name);
         if (d < best) {
             best = d;
             near = t->defs[i].name;
@@ -288,14 +299,20 @@ static enum err take_option(const struct opt_table *t, char *arg, int argc, char
     const struct opt_def *d = find_def(t, name);
     if (!d && !value && !strncmp(name, "no-", 3)) {
         d = find_def(t, name + 3);
-        if (d && d->kind == OPT_FLAG)
+        if (d && d->kind == OPT_FLAG) {
+            res->given[d - t->defs] = true;
             return set_value(d, into, "false", "--", res, info);
+        }
         d = NULL;
     }
     if (!d)
         return unknown_option(t, name, info);
+    res->given[d - t->defs] = true;
     if (!value && d->kind == OPT_FLAG)
         return set_value(d, into, "true", "--", res, info);
+    if (!value && d->kind == OPT_OPTIONAL)
+        return set_value(d, into, *at + 1 < argc && argv[*at + 1][0] != '-' ? argv[++*at] : "",
+                         "--", res, info);
     if (!value) {
         if (*at + 1 >= argc)
             return err_set(info, ERR_INVALID, d->name, "--%s needs a value", d->name);
@@ -315,6 +332,9 @@ static enum err take_option(const struct opt_table *t, char *arg, int argc, char
 enum err opt_parse(const struct opt_table *t, int argc, char **argv, void *into,
                    struct opt_result *res, struct err_info *info) {
     *res = (struct opt_result){0};
+    res->given = own_alloc(res, t->n * sizeof *res->given);
+    if (!res->given)
+        return err_set(info, ERR_NOMEM, NULL, "out of memory");
     enum err rc = set_defaults(t, into, res, info);
     // A list on the command line replaces the one from the environment.
     for (size_t i = 0; !rc && i < t->n; i++)
@@ -346,4 +366,83 @@ enum err opt_parse(const struct opt_table *t, int argc, char **argv, void *into,
     if (rc)
         opt_result_fini(res);
     return rc;
+}
+
+// ---- values from elsewhere
+
+bool opt_given(const struct opt_table *t, const struct opt_result *res, const char *name) {
+    const struct opt_def *d = find_def(t, name);
+    return d && res->given[d - t->defs];
+}
+
+union field {
+    bool b;
+    int64_t i;
+    double f;
+    const char *s;
+};
+
+static size_t field_bytes(const struct opt_def *d) {
+    return d->kind == OPT_FLAG                              ? sizeof(bool)
+           : d->kind == OPT_INT || d->kind == OPT_SIZE      ? sizeof(int64_t)
+           : d->kind == OPT_FLOAT || d->kind == OPT_SECONDS ? sizeof(double)
+                                                            : sizeof(const char *);
+}
+
+static bool same_field(const struct opt_def *d, const union field *a, const union field *b) {
+    switch (d->kind) {
+    case OPT_FLAG:
+        return a->b == b->b;
+    case OPT_INT:
+    case OPT_SIZE:
+        return a->i == b->i;
+    case OPT_FLOAT:
+    case OPT_SECONDS:
+        return a->f >= b->f && a->f <= b->f;
+    default:
+        return a->s && b->s ? !strcmp(a->s, b->s) : a->s == b->s;
+    }
+}
+
+static void show_field(const struct opt_def *d, const union field *v, char *out, size_t cap) {
+    if (d->kind == OPT_FLAG)
+        snprintf(out, cap, "%s", v->b ? "true" : "false");
+    else if (d->kind == OPT_INT || d->kind == OPT_SIZE)
+        snprintf(out, cap, "%lld", (long long)v->i);
+    else if (d->kind == OPT_FLOAT || d->kind == OPT_SECONDS)
+        snprintf(out, cap, "%.10g", v->f);
+    else
+        snprintf(out, cap, "%s", v->s ? v->s : "none");
+}
+
+enum err opt_take(const struct opt_table *t, const char *name, const char *value, const char *from,
+                  void *into, struct opt_result *res, struct err_info *info) {
+    enum { SHOWN = 96 };
+    const struct opt_def *d = find_def(t, name);
+    union field is = {0}, was = {0};
+    char prefix[SHOWN], here[SHOWN], there[SHOWN], *copy;
+    if (!d || d->kind == OPT_LIST)
+        return err_set(info, ERR_INTERNAL, NULL, "%s: there is no single option %s", from, name);
+    copy = own_alloc(res, strlen(value) + 1);
+    if (!copy)
+        return err_set(info, ERR_NOMEM, d->name, "out of memory");
+    memcpy(copy, value, strlen(value) + 1);
+    struct opt_def alone = *d; // the field by itself
+    alone.offset = 0;
+    snprintf(prefix, sizeof prefix, "%s: ", from);
+    enum err rc = set_value(&alone, &is, copy, prefix, res, info);
+    if (rc)
+        return rc;
+    void *field = (char *)into + d->offset;
+    if (!res->given[d - t->defs]) {
+        memcpy(field, &is, field_bytes(d));
+        return ERR_OK;
+    }
+    memcpy(&was, field, field_bytes(d));
+    if (same_field(d, &was, &is))
+        return ERR_OK;
+    show_field(d, &was, here, sizeof here);
+    show_field(d, &is, there, sizeof there);
+    return err_set(info, ERR_INVALID, d->name, "--%s is %s, and %s in %s; leave it out", d->name,
+                   here, there, from);
 }

@@ -10,15 +10,16 @@
 #include <stdint.h>
 
 enum opt_kind {
-    OPT_FLAG,    // bool; --x, --no-x, --x=true
-    OPT_INT,     // int64_t, with min and max
-    OPT_SIZE,    // int64_t bytes, suffixes K M G T (binary), with min and max
-    OPT_FLOAT,   // double, with min and max
-    OPT_SECONDS, // double seconds; suffixes ms, s, m, h
-    OPT_STRING,  // const char *
-    OPT_LIST,    // struct opt_list; may be given several times (environment: separated by commas)
-    OPT_ENUM,    // const char * out of `choices` ("a|b|c")
-    OPT_HEADING, // a title in the help, no option
+    OPT_FLAG,     // bool; --x, --no-x, --x=true
+    OPT_INT,      // int64_t, with min and max
+    OPT_SIZE,     // int64_t bytes, suffixes K M G T (binary), with min and max
+    OPT_FLOAT,    // double, with min and max
+    OPT_SECONDS,  // double seconds; suffixes ms, s, m, h
+    OPT_STRING,   // const char *
+    OPT_OPTIONAL, // const char *: NULL not given, "" given without a value; not with positionals
+    OPT_LIST,     // struct opt_list; may be given several times (environment: separated by commas)
+    OPT_ENUM,     // const char * out of `choices` ("a|b|c")
+    OPT_HEADING,  // a title in the help, no option
 };
 
 struct opt_list {
@@ -51,6 +52,7 @@ struct opt_result {
     const char *positional[16];
     size_t n_positional;
     bool help;   // --help or -h was given
+    bool *given; // [n of the table]: on the command line or in the environment
     void *owned; // memory of lists and strings; freed by opt_result_fini
 };
 
@@ -60,5 +62,11 @@ struct opt_result {
 enum err opt_parse(const struct opt_table *t, int argc, char **argv, void *into,
                    struct opt_result *res, struct err_info *info);
 void opt_result_fini(struct opt_result *res);
+bool opt_given(const struct opt_table *t, const struct opt_result *res, const char *name);
+// A value from elsewhere (`from`, for messages: "run.json"), checked as one on the command line is; not of a
+// list. One that was given stays, and must be the same: ERR_INVALID names both.
+enum err opt_take(const struct opt_table *t, const char *name, const char *value, const char *from,
+                  void *into, struct opt_result *res, struct err_info *info);
 void opt_print_help(const struct opt_table *t, struct buf *out, size_t columns);
+void opt_show_help(const struct opt_table *t);                       // on standard output
 void opt_print_markdown(const struct opt_table *t, struct buf *out); // the reference page

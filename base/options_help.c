@@ -9,8 +9,8 @@ enum { HELP_INDENT = 30 };
 
 static const char *placeholder(const struct opt_def *d) {
     static const char *const by_kind[] = {
-        [OPT_INT] = "N",        [OPT_SIZE] = "SIZE",   [OPT_FLOAT] = "X",
-        [OPT_SECONDS] = "TIME", [OPT_STRING] = "TEXT", [OPT_LIST] = "TEXT",
+        [OPT_INT] = "N",       [OPT_SIZE] = "SIZE", [OPT_FLOAT] = "X",       [OPT_SECONDS] = "TIME",
+        [OPT_STRING] = "TEXT", [OPT_LIST] = "TEXT", [OPT_OPTIONAL] = "TEXT",
     };
     if (d->kind == OPT_ENUM)
         return d->choices;
@@ -46,7 +46,9 @@ void opt_print_help(const struct opt_table *t, struct buf *out, size_t columns) 
         }
         size_t from = out->len;
         buf_printf(out, "  --%s", d->name);
-        if (d->kind != OPT_FLAG)
+        if (d->kind == OPT_OPTIONAL)
+            buf_printf(out, " [%s]", placeholder(d));
+        else if (d->kind != OPT_FLAG)
             buf_printf(out, " %s", placeholder(d));
         size_t width = out->len - from;
         if (width + 2 > HELP_INDENT)
@@ -67,6 +69,16 @@ void opt_print_help(const struct opt_table *t, struct buf *out, size_t columns) 
                   "GRAFT_MAX_NUM_SEQS. The command line wins.\n");
 }
 
+void opt_show_help(const struct opt_table *t) {
+    enum { COLUMNS = 100 };
+    struct buf out;
+    buf_init(&out, 0);
+    opt_print_help(t, &out, COLUMNS);
+    if (!buf_err(&out))
+        fputs(out.data, stdout);
+    buf_fini(&out);
+}
+
 void opt_print_markdown(const struct opt_table *t, struct buf *out) {
     buf_printf(out, "## %s\n\n`%s`\n\n%s\n", t->command, t->usage, t->summary);
     bool table = false;
@@ -80,12 +92,13 @@ void opt_print_markdown(const struct opt_table *t, struct buf *out) {
             if (d->kind == OPT_HEADING)
                 continue;
         }
-        buf_printf(out, "| `--%s", d->name);
+        buf_printf(out, "| `--%s%s", d->name, d->kind == OPT_OPTIONAL ? " [" : "");
         for (const char *p = d->kind == OPT_FLAG ? "" : placeholder(d); *p; p++) {
-            if (p == placeholder(d))
+            if (p == placeholder(d) && d->kind != OPT_OPTIONAL)
                 buf_putc(out, ' ');
             buf_puts(out, *p == '|' ? "\\|" : (char[]){*p, '\0'});
         }
-        buf_printf(out, "` | %s | %s |\n", d->dflt ? d->dflt : "", d->help);
+        buf_printf(out, "%s` | %s | %s |\n", d->kind == OPT_OPTIONAL ? "]" : "",
+                   d->dflt ? d->dflt : "", d->help);
     }
 }

@@ -142,7 +142,7 @@ static enum err make_room(int parent, const char *name, bool *there, struct err_
     return *there ? ERR_OK : ft__remove_folder(parent, name, info);
 }
 
-static enum err publish(int parent, const char *aside, const char *name, struct err_info *info) {
+enum err ft__publish(int parent, const char *aside, const char *name, struct err_info *info) {
     bool there;
     enum err e = make_room(parent, name, &there, info);
     if (e || there) {
@@ -180,7 +180,7 @@ enum err ft_checkpoint_write(const char *dir, const struct mdl_config *c, const 
     if (e)
         ft__remove_folder(parent, aside, NULL);
     else
-        e = publish(parent, aside, name, info);
+        e = ft__publish(parent, aside, name, info);
     close(parent);
     return e;
 }

@@ -47,5 +47,10 @@ enum err ft_checkpoint_read(const char *path, const struct mdl_config *c, struct
 // The manifest of the checkpoint at `path`, compared with its marker. *out is the caller's.
 enum err ft_checkpoint_manifest(const char *path, json_t **out, struct err_info *info);
 
+// Copies a folder with a manifest and all that it lists: a checkpoint, or a finished adapter. It is whole, or
+// not there; what was copied is compared with the manifest. `from` and `to` are open folders. ERR_NOT_FOUND:
+// there is none of that name (any more); ERR_FORMAT: it is not whole.
+enum err ft_checkpoint_copy(int from, int to, const char *name, struct err_info *info);
+
 // Removes all but the newest `keep` checkpoints (0: keeps all) and what crashes have left aside.
 enum err ft_checkpoint_prune(const char *dir, int64_t keep, struct err_info *info);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Inside checkpoints: checkpoint.c writes and reads folders, checkpoint_verify.c checks, chooses and
-// removes them, checkpoint_optimizer.c is the file of moments.
+// removes them, checkpoint_optimizer.c is the file of moments, checkpoint_copy.c copies folders.
 #pragma once
 #include "base/json_write.h"
 #include "finetune/checkpoint.h"
@@ -21,3 +21,5 @@ enum err ft__read_moments(int dir, const struct mdl_config *c, const struct ft_m
 
 enum err ft__open_folder(int parent, const char *path, int *fd, struct err_info *info);
 enum err ft__remove_folder(int parent, const char *name, struct err_info *info);
+// Renames a folder that is whole; an older whole one of that name stays, a broken one makes room.
+enum err ft__publish(int parent, const char *aside, const char *name, struct err_info *info);

@@ -102,6 +102,7 @@ void ft_dataset_close(struct ft_dataset *d);
 // As the build reported it, without errors.
 const struct ft_dataset_report *ft_dataset_report(const struct ft_dataset *d);
 const uint8_t *ft_dataset_key_of(const struct ft_dataset *d); // [32]
+int32_t ft_dataset_vocab(const struct ft_dataset *d);         // every id is below
 int64_t ft_dataset_samples(const struct ft_dataset *d);
 // Of sample i, without reading it; 0 <= i < samples. Of both sequences of a preference sample.
 int32_t ft_dataset_length(const struct ft_dataset *d, int64_t i);     // tokens

@@ -170,6 +170,10 @@ const uint8_t *ft_dataset_key_of(const struct ft_dataset *d) {
     return d->trailer.key;
 }
 
+int32_t ft_dataset_vocab(const struct ft_dataset *d) {
+    return d->trailer.vocab;
+}
+
 int64_t ft_dataset_samples(const struct ft_dataset *d) {
     return d->trailer.report.samples;
 }

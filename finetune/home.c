@@ -3,6 +3,8 @@
 #include "base/hash.h"
 #include "finetune/files.h"
 #include "finetune/schema.h"
+#include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -64,7 +66,7 @@ static enum err open_parts(struct ft_home *h, struct err_info *info) {
     return e;
 }
 
-enum err ft_home_open(struct ft_home *h, const struct ft_home_config *cfg, struct err_info *info) {
+static enum err begin(struct ft_home *h, const struct ft_home_config *cfg, struct err_info *info) {
     memset(h, 0, sizeof *h);
     h->dir = (struct data_dir){-1, -1};
     h->files = h->jobs = -1;
@@ -74,7 +76,13 @@ enum err ft_home_open(struct ft_home *h, const struct ft_home_config *cfg, struc
     if (strlen(cfg->path) >= sizeof h->path)
         return err_set(info, ERR_INVALID, "data-dir", "the data folder's name is too long");
     strcpy(h->path, cfg->path);
-    enum err e = data_dir_open(cfg->path, &h->dir, info);
+    return ERR_OK;
+}
+
+enum err ft_home_open(struct ft_home *h, const struct ft_home_config *cfg, struct err_info *info) {
+    enum err e = begin(h, cfg, info);
+    if (!e)
+        e = data_dir_open(cfg->path, &h->dir, info);
     if (!e) {
         reserve_open(&h->reserve, h->dir.fd);
         e = open_parts(h, info);
@@ -92,6 +100,31 @@ enum err ft_home_open(struct ft_home *h, const struct ft_home_config *cfg, struc
     if (ft_home_room(h, &full) || db_make_room(h->db, &full))
         log_write(h->log, LOG_WARN, "%s: %s", h->path, full.message);
     return ERR_OK;
+}
+
+static enum err open_folder(int parent, const char *path, int *out, struct err_info *info) {
+    *out = openat(parent, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    return *out < 0 ? durable_errno(info, errno, "open", path) : ERR_OK;
+}
+
+enum err ft_home_view(struct ft_home *h, const struct ft_home_config *cfg, struct err_info *info) {
+    char path[sizeof h->path + 16];
+    enum err e = begin(h, cfg, info);
+    snprintf(path, sizeof path, "%s/graft.db", h->path);
+    if (!e)
+        e = open_folder(AT_FDCWD, cfg->path, &h->dir.fd, info);
+    if (!e && faccessat(h->dir.fd, "graft.db", F_OK, 0))
+        e = err_set(info, ERR_NOT_FOUND, "data-dir", "%s is no data folder: it has no graft.db",
+                    cfg->path);
+    if (!e)
+        e = open_folder(h->dir.fd, "files", &h->files, info);
+    if (!e)
+        e = open_folder(h->dir.fd, "jobs", &h->jobs, info);
+    if (!e)
+        e = db_open_read(path, ft_schema, ft_schema_len, &h->db, info);
+    if (e)
+        ft_home_close(h);
+    return e;
 }
 
 void ft_home_close(struct ft_home *h) {

@@ -40,6 +40,9 @@ struct ft_home_config {
 // Takes the folder, brings the schema up to date, and cleans up what a process that died has left:
 // half-written files, and content that no record names.
 enum err ft_home_open(struct ft_home *h, const struct ft_home_config *cfg, struct err_info *info);
+// For reading alone: without the lock, which another process may have, and without any change. Only calls that
+// read may follow. ERR_NOT_FOUND: it is no data folder.
+enum err ft_home_view(struct ft_home *h, const struct ft_home_config *cfg, struct err_info *info);
 void ft_home_close(struct ft_home *h); // also of zeros
 
 // Whether new content may be written. ERR_DISK_FULL: the reserve was given up, and there is no room to

@@ -3,13 +3,14 @@
 #include "base/durable.h"
 #include "base/json_write.h"
 #include "finetune/checkpoint_internal.h"
-#include "finetune/manifest_internal.h"
-#include "model/json_doc.h"
 #include <inttypes.h>
 #include <string.h>
 #include <unistd.h>
 
-enum { VERSION = 2, DEPTH = 8, ELEMENTS = 8 * FT_MANIFEST_FILES, FIELD_MAX = 4096 };
+#define MANIFEST "manifest.json"
+#define COMPLETE "COMPLETE"
+
+enum { VERSION = 2, FIELD_MAX = 4096 };
 
 static const char *const kind_names[FT_MANIFEST_KIND_COUNT] = {
 #define X(name, text) [FT_MANIFEST_##name] = text,
@@ -46,7 +47,7 @@ static void put_json(struct json_w *w, const char *key, const char *json) {
         jw_null(w);
 }
 
-void ft__manifest_origin(struct json_w *w, const struct ft_manifest *m) {
+void ft_manifest_origin(struct json_w *w, const struct ft_manifest *m) {
     const struct {
         const char *key, *value;
     } texts[] = {{"run_id", m->run_id},
@@ -73,11 +74,11 @@ void ft__manifest_origin(struct json_w *w, const struct ft_manifest *m) {
 static enum err put_marker(int dir, struct err_info *info) {
     char hex[FT_SHA256_HEX];
     uint64_t bytes;
-    enum err e = ft_file_hash(dir, FT__MANIFEST, hex, &bytes, info);
+    enum err e = ft_file_hash(dir, MANIFEST, hex, &bytes, info);
     if (e)
         return e;
     hex[FT_SHA256_HEX - 1] = '\n';
-    return durable_put(dir, FT__COMPLETE, hex, FT_SHA256_HEX, info); // syncs the folder
+    return durable_put(dir, COMPLETE, hex, FT_SHA256_HEX, info); // syncs the folder
 }
 
 enum err ft_manifest_write(int dir, enum ft_manifest_kind kind, const struct ft_manifest *m,
@@ -89,7 +90,7 @@ enum err ft_manifest_write(int dir, enum ft_manifest_kind kind, const struct ft_
     jw_obj(&w);
     jw_kint(&w, "version", VERSION);
     jw_kstr(&w, "kind", kind_names[kind]);
-    ft__manifest_origin(&w, m);
+    ft_manifest_origin(&w, m);
     jw_key(&w, "metrics");
     if (s) {
         jw_obj(&w);
@@ -102,9 +103,9 @@ enum err ft_manifest_write(int dir, enum ft_manifest_kind kind, const struct ft_
     jw_obj_end(&w);
     buf_putc(&b, '\n');
     if (!e && buf_err(&b))
-        e = err_set(info, buf_err(&b), NULL, FT__MANIFEST ": %s", err_text(buf_err(&b)));
+        e = err_set(info, buf_err(&b), NULL, MANIFEST ": %s", err_text(buf_err(&b)));
     if (!e)
-        e = durable_put(dir, FT__MANIFEST, b.data, b.len, info);
+        e = durable_put(dir, MANIFEST, b.data, b.len, info);
     buf_fini(&b);
     return e ? e : put_marker(dir, info);
 }
@@ -112,7 +113,7 @@ enum err ft_manifest_write(int dir, enum ft_manifest_kind kind, const struct ft_
 // ---- read
 
 static enum err bad(struct err_info *info, const char *what) {
-    return err_set(info, ERR_FORMAT, NULL, FT__MANIFEST ": %s", what);
+    return err_set(info, ERR_FORMAT, NULL, MANIFEST ": %s", what);
 }
 
 static bool is_digest(const json_t *v) {
@@ -131,20 +132,20 @@ static enum err check_files(json_t *files, struct err_info *info) {
     json_object_foreach(files, name, v) {
         if (!ft_path_ok(name))
             return err_set(info, ERR_FORMAT, NULL,
-                           FT__MANIFEST ": files: '%.100s' is no name of a file below the folder",
+                           MANIFEST ": files: '%.100s' is no name of a file below the folder",
                            name);
         const json_t *bytes = json_object_get(v, "bytes");
         if (!is_digest(json_object_get(v, "sha256")) || !json_is_integer(bytes) ||
             json_integer_value(bytes) < 0)
-            return err_set(
-                info, ERR_FORMAT, NULL,
-                FT__MANIFEST ": files: %.100s must have sha256 (64 hex digits) and bytes", name);
+            return err_set(info, ERR_FORMAT, NULL,
+                           MANIFEST ": files: %.100s must have sha256 (64 hex digits) and bytes",
+                           name);
     }
     return ERR_OK;
 }
 
 // Texts are texts, and short; what else a field must be is for those who use it.
-static enum err check_fields(const json_t *m, struct err_info *info) {
+enum err ft_manifest_check_origin(const json_t *m, const char *file, struct err_info *info) {
     static const char *const texts[] = {
         "run_id",          "base_model",     "base_digest",       "tokenizer_digest",
         "template_digest", "dataset_digest", "validation_digest", "code_version",
@@ -155,15 +156,15 @@ static enum err check_fields(const json_t *m, struct err_info *info) {
         bool text = json_is_string(v) && json_string_length(v) < FIELD_MAX &&
                     strlen(json_string_value(v)) == json_string_length(v);
         if (v && !json_is_null(v) && !text)
-            return err_set(info, ERR_FORMAT, NULL, FT__MANIFEST ": %s must be a text or null",
-                           texts[i]);
+            return err_set(info, ERR_FORMAT, NULL, "%s: %s must be a text or null", file, texts[i]);
     }
     const json_t *hyper = json_object_get(m, "hyperparameters"),
                  *sets = json_object_get(m, "kernel_sets");
     if (hyper && !json_is_null(hyper) && !json_is_object(hyper))
-        return bad(info, "hyperparameters must be an object or null");
+        return err_set(info, ERR_FORMAT, NULL, "%s: hyperparameters must be an object or null",
+                       file);
     if (sets && !json_is_null(sets) && !json_is_array(sets))
-        return bad(info, "kernel_sets must be a list or null");
+        return err_set(info, ERR_FORMAT, NULL, "%s: kernel_sets must be a list or null", file);
     return ERR_OK;
 }
 
@@ -173,31 +174,16 @@ static enum err check(const json_t *m, struct err_info *info) {
         return bad(info, "version is missing");
     if (json_integer_value(version) != VERSION)
         return err_set(info, ERR_UNSUPPORTED, NULL,
-                       FT__MANIFEST ": it is of version %lld; this build reads version %d",
+                       MANIFEST ": it is of version %lld; this build reads version %d",
                        (long long)json_integer_value(version), VERSION);
     if (ft_manifest_kind_of(m) == FT_MANIFEST_KIND_COUNT)
         return bad(info, "kind must be checkpoint, adapter or export");
-    enum err e = check_fields(m, info);
+    enum err e = ft_manifest_check_origin(m, MANIFEST, info);
     return e ? e : check_files(json_object_get(m, "files"), info);
 }
 
-enum err ft__json_parse(const char *text, size_t len, const char *name, json_t **out,
-                        struct err_info *info) {
-    static const struct json_doc_limits limits = {DEPTH, ELEMENTS, false};
-    struct json_doc_error why;
-    enum json_doc_fault fault = json_doc_parse(text, len, &limits, out, &why);
-    if (fault == JSON_DOC_NOMEM)
-        return err_set(info, ERR_NOMEM, NULL, "out of memory");
-    if (fault || !json_is_object(*out)) {
-        json_decref(*out);
-        *out = NULL;
-        return err_set(info, ERR_FORMAT, NULL, "%s is not a JSON object", name);
-    }
-    return ERR_OK;
-}
-
 enum err ft_manifest_parse(const char *text, size_t len, json_t **out, struct err_info *info) {
-    enum err e = ft__json_parse(text, len, FT__MANIFEST, out, info);
+    enum err e = ft_json_object(text, len, MANIFEST, out, info);
     if (e)
         return e;
     e = check(*out, info);
@@ -221,10 +207,10 @@ static enum err check_marker(int dir, struct err_info *info) {
     uint64_t bytes;
     int fd;
     struct err_info why;
-    enum err e = ft_file_hash(dir, FT__MANIFEST, expected, &bytes, info);
+    enum err e = ft_file_hash(dir, MANIFEST, expected, &bytes, info);
     if (e)
         return e;
-    e = ft_file_open_below(dir, FT__COMPLETE, &fd, &why);
+    e = ft_file_open_below(dir, COMPLETE, &fd, &why);
     if (e == ERR_NOT_FOUND)
         return err_set(info, ERR_FORMAT, NULL, "it was not completed (no COMPLETE)");
     if (e) {
@@ -235,7 +221,7 @@ static enum err check_marker(int dir, struct err_info *info) {
     close(fd);
     expected[FT_SHA256_HEX - 1] = '\n';
     if (n != FT_SHA256_HEX || memcmp(found, expected, FT_SHA256_HEX) != 0)
-        return err_set(info, ERR_FORMAT, NULL, FT__MANIFEST " is not what COMPLETE says");
+        return err_set(info, ERR_FORMAT, NULL, MANIFEST " is not what COMPLETE says");
     return ERR_OK;
 }
 
@@ -246,7 +232,7 @@ enum err ft_manifest_read(int dir, json_t **out, struct err_info *info) {
     if (e)
         return e;
     buf_init(&text, FT_MANIFEST_BYTES);
-    e = ft__file_text(dir, FT__MANIFEST, &text, info);
+    e = ft_file_text(dir, MANIFEST, &text, info);
     if (!e)
         e = ft_manifest_parse(text.data ? text.data : "", text.len, out, info);
     buf_fini(&text);

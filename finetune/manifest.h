@@ -5,7 +5,8 @@
 // blocks on files.
 #pragma once
 #include "base/err.h"
-#include "base/hash.h"
+#include "base/json_write.h"
+#include "finetune/folder_files.h"
 #include "finetune/trainer.h"
 #include <jansson.h>
 
@@ -24,8 +25,6 @@ enum ft_manifest_kind {
 enum {
     FT_MANIFEST_BYTES = 16 << 20,
     FT_MANIFEST_FILES = 1 << 16,
-    FT_MANIFEST_PATH = 512, // bytes of a listed file's name, with the NUL
-    FT_SHA256_HEX = 2 * SHA256_BYTES + 1,
 };
 
 // Where it comes from. Strings may be NULL: null in the file.
@@ -45,6 +44,11 @@ enum err ft_manifest_write(int dir, enum ft_manifest_kind kind, const struct ft_
                            const struct ft_state *s, const char *const *files, size_t n,
                            struct err_info *info);
 
+// The fields of struct ft_manifest, into an object; run.json of a run's folder has them too.
+void ft_manifest_origin(struct json_w *w, const struct ft_manifest *m);
+// Those fields of an object from outside: texts are texts without NUL, and short. `file` is for the error.
+enum err ft_manifest_check_origin(const json_t *o, const char *file, struct err_info *info);
+
 // The manifest, compared with COMPLETE and checked: its kind, and the name, size and digest of each file.
 // *out is the caller's. ERR_FORMAT: what is wrong; ERR_NOT_FOUND: the folder has no manifest.json.
 enum err ft_manifest_read(int dir, json_t **out, struct err_info *info);
@@ -52,12 +56,3 @@ enum err ft_manifest_parse(const char *text, size_t len, json_t **out, struct er
 enum ft_manifest_kind ft_manifest_kind_of(const json_t *m);
 // Compares a file with what the manifest says of it. ERR_NOT_FOUND: it is not listed, or not there.
 enum err ft_manifest_check(int dir, const json_t *m, const char *file, struct err_info *info);
-
-// A relative path of plain names: no "..", no name that begins with a dot, no control characters.
-bool ft_path_ok(const char *path);
-// Opens a plain file below `dir`; no part of the path may be a link.
-enum err ft_file_open_below(int dir, const char *path, int *fd, struct err_info *info);
-enum err ft_file_hash(int dir, const char *path, char hex[FT_SHA256_HEX], uint64_t *bytes,
-                      struct err_info *info);
-// A JSON object of at most `most` bytes.
-enum err ft_file_json(int dir, const char *path, size_t most, json_t **out, struct err_info *info);

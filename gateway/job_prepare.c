@@ -27,7 +27,7 @@ static void fill_options(struct job_run *run, int64_t seed, int64_t samples) {
     run->train.targets = s->lora_targets;
     run->train.o = (struct train_options){
         .output = run->path,
-        .resume = true,
+        .resume = "",
         .r = s->lora_r,
         .alpha = s->lora_alpha,
         .dropout = s->lora_dropout,
@@ -109,6 +109,7 @@ static enum err open_files(struct job_runner *r, const struct ft_job *job, struc
     if (e)
         return e;
     t->row_tokens = run->opts.max_seq_len;
+    t->started_at = run->opts.now;
     snprintf(run->path, sizeof run->path, "%s/jobs/%s", job__home(r)->path, run->id);
     snprintf(t->checkpoints, sizeof t->checkpoints, "%s/checkpoints", run->path);
     run->opts.min_examples = FT_MIN_EXAMPLES;

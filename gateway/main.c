@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The binary's entry: subcommands. This file alone knows them all.
+#include "gateway/export.h"
 #include "gateway/serve.h"
 #include "gateway/serve_options.h"
 #include "gateway/train.h"
 #include "gateway/train_options.h"
+#include "gateway/verify.h"
 #include "loadtest/loadtest.h"
 #include "loadtest/options.h"
 #include <stdio.h>
@@ -18,6 +20,9 @@ struct command {
 static const struct command commands[] = {
     {"serve", "serve a model behind OpenAI's HTTP API", serve_main, &serve_option_table},
     {"train", "train an adapter on a model", train_main, &train_option_table},
+    {"export", "write the complete set of a fine-tuning job", export_main, &export_option_table},
+    {"verify", "check an exported set, a checkpoint, an adapter or a run", verify_main,
+     &verify_option_table},
     {"loadtest", "measure any OpenAI-compatible server", loadtest_main, &lt_option_table},
 };
 

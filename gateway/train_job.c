@@ -15,66 +15,6 @@
 
 enum { KERNEL_SETS_BYTES = 1 << 16, MIN_SEQ_TOKENS = 8, MAX_ROW_SEQS = 256, PLOT_ROWS = 12 };
 
-// ---- options
-
-static enum err parse_targets(struct train_job *j, struct err_info *info) {
-    for (size_t i = 0; i < j->o.targets.n; i++) {
-        unsigned bit = 0;
-        for (int t = 0; t < MDL_TARGETS; t++)
-            if (!strcmp(j->o.targets.items[i], mdl_target_name((enum mdl_target)t)))
-                bit = 1U << t;
-        if (!bit)
-            return err_set(info, ERR_INVALID, "target-modules",
-                           "--target-modules %s: there is q_proj, k_proj, v_proj, o_proj, "
-                           "gate_proj, up_proj, down_proj",
-                           j->o.targets.items[i]);
-        j->targets |= bit;
-    }
-    if (!j->targets)
-        j->targets = (1U << MDL_TARGETS) - 1;
-    return ERR_OK;
-}
-
-// All that decides what comes out; a resumed run must have the same.
-static enum err write_hyperparameters(struct train_job *j, struct err_info *info) {
-    const struct train_options *o = &j->o;
-    struct buf b;
-    buf_init(&b, 0);
-    struct json_w w = json_w_begin(&b);
-    jw_obj(&w);
-    jw_kint(&w, "epochs", o->epochs);
-    jw_kint(&w, "batch_size", o->batch_size);
-    jw_knum(&w, "learning_rate", o->lr);
-    jw_kstr(&w, "lr_scheduler", o->schedule);
-    jw_knum(&w, "warmup_ratio", o->warmup_ratio);
-    jw_knum(&w, "weight_decay", o->weight_decay);
-    jw_knum(&w, "adam_beta1", o->beta1);
-    jw_knum(&w, "adam_beta2", o->beta2);
-    jw_knum(&w, "adam_epsilon", o->eps);
-    jw_knum(&w, "max_grad_norm", o->max_grad_norm);
-    jw_knum(&w, "dpo_beta", o->beta_dpo);
-    jw_kint(&w, "lora_r", o->r);
-    jw_knum(&w, "lora_alpha", o->alpha);
-    jw_knum(&w, "lora_dropout", o->dropout);
-    jw_kbool(&w, "use_rslora", o->rslora);
-    jw_key(&w, "target_modules");
-    jw_arr(&w);
-    for (int t = 0; t < MDL_TARGETS; t++)
-        if (j->targets >> t & 1)
-            jw_str(&w, mdl_target_name((enum mdl_target)t));
-    jw_arr_end(&w);
-    jw_kint(&w, "max_seq_length", j->row_tokens);
-    jw_kbool(&w, "packing", o->packing);
-    jw_kstr(&w, "truncation", o->truncation);
-    jw_kint(&w, "seed", o->seed);
-    jw_obj_end(&w);
-    enum err e = buf_err(&b);
-    size_t len;
-    j->hyperparameters = e ? NULL : buf_take(&b, &len);
-    buf_fini(&b);
-    return e ? err_set(info, e, NULL, "out of memory") : ERR_OK;
-}
-
 static struct ft_manifest manifest_of(const struct train_job *j) {
     return (struct ft_manifest){
         .run_id = j->run_id,
@@ -267,10 +207,28 @@ static enum err resume(struct train_job *j, struct err_info *info) {
     return !e && j->hooks ? j->hooks->saved(j->hooks->arg, &j->state, info) : e;
 }
 
+// What the run is, for whoever goes on with it elsewhere.
+static enum err write_run(const struct train_job *j, struct err_info *info) {
+    const struct ft_manifest m = manifest_of(j);
+    int dir = open(j->o.output, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (dir < 0)
+        return durable_errno(info, errno, "open", j->o.output);
+    size_t len = 0;
+    const char *text = j->chat_template ? chat_template_text(j->chat_template, &len) : NULL;
+    enum err e = text ? durable_put(dir, "chat_template.jinja", text, len, info) : ERR_OK;
+    if (!e)
+        e = train_run_write(dir, &m, &j->o, j->started_at, info);
+    close(dir);
+    return e;
+}
+
 enum err train_job_open_run(struct train_job *j, struct err_info *info) {
     enum err e;
     ft_state_init(&j->state);
-    if ((e = parse_targets(j, info)) || (e = write_hyperparameters(j, info)) ||
+    if (!j->targets && (e = train_targets(&j->o.targets, &j->targets, info)))
+        return e;
+    if ((e = train_run_hyperparameters(&j->o, j->targets, j->row_tokens, &j->hyperparameters,
+                                       info)) ||
         (e = create_plan(j, info)) || (e = create_exec(j, info)) || (e = create_moments(j, info)) ||
         (e = j->o.resume ? resume(j, info) : note_kernel_set(j, NULL, info)))
         return e;
@@ -282,6 +240,8 @@ enum err train_job_open_run(struct train_job *j, struct err_info *info) {
             "%lld trainable values; %zu MiB for the adapter, %zu MiB for activations; %lld steps\n",
             (long long)ft_exec_trainable(j->exec), resident >> 20, lent >> 20,
             (long long)ft_plan_steps(j->plan));
+    if ((e = write_run(j, info)))
+        return e;
     e = train_report_open(&j->report, j->o.output, j->state.step, &clock_system, info);
     j->report.quiet = j->hooks != NULL;
     return e;
@@ -426,6 +386,7 @@ void train_job_close_run(struct train_job *j) {
     ft_dataset_close(j->validation);
     mem_free(j->hyperparameters);
     mem_free(j->kernel_sets);
+    json_decref(j->run);
 }
 
 void train_job_close(struct train_job *j) {

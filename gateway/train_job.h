@@ -5,6 +5,7 @@
 #include "finetune/checkpoint.h"
 #include "gateway/train_options.h"
 #include "gateway/train_report.h"
+#include "gateway/train_run.h"
 #include "model/digest.h"
 #include "model/source.h"
 
@@ -36,13 +37,15 @@ struct train_job {
     struct kn_device_info device_info;
     const char *base_name;
     char base_digest[TRAIN_HEX], tokenizer_digest[TRAIN_HEX], template_digest[TRAIN_HEX]; // or ""
-    // data
+    // data; the paths are those that a resumed run brings, "" otherwise
+    char data_file[TRAIN_PATH], validation_file[TRAIN_PATH], template_file[TRAIN_PATH];
     struct ft_dataset *data, *validation;
     char data_digest[TRAIN_HEX], validation_digest[TRAIN_HEX];
     int32_t row_tokens, row_seqs;
     // run
     char checkpoints[TRAIN_PATH];
-    char run_id[40], parent[FT_CHECKPOINT_NAME];
+    json_t *run; // run.json of what it goes on with; NULL: a new run
+    char run_id[TRAIN_RUN_ID], parent[FT_CHECKPOINT_NAME];
     int64_t started_at; // Unix seconds, also the date that templates see; kept over resumes
     char *hyperparameters;
     char *kernel_sets;           // a JSON list: which kernel set the run had from which step on
@@ -55,6 +58,10 @@ struct train_job {
     struct train_report report;
 };
 
+// The output folder; where a resumed run is, and what it says of itself. The first of these.
+enum err train_job_open_folder(struct train_job *j, struct opt_result *res, struct err_info *info);
+// Source, tokenizer, template and their digests: what the model is, without its weights.
+enum err train_job_identify(struct train_job *j, struct err_info *info);
 enum err train_job_open_model(struct train_job *j, struct err_info *info);
 // The digests of tokenizer and template, which are set.
 enum err train_job_digests(struct train_job *j, struct err_info *info);

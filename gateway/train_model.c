@@ -99,6 +99,39 @@ static enum err find_digest(struct train_job *j, struct err_info *info) {
     return e;
 }
 
+// Before the weights are loaded: a run goes on with its own model alone.
+static enum err check_base(const struct train_job *j, struct err_info *info) {
+    const struct {
+        const char *key, *is, *what;
+    } all[] = {{"base_digest", j->base_digest, "the content of --model"},
+               {"tokenizer_digest", j->tokenizer_digest, "the tokenizer of --model"},
+               {"template_digest", j->template_digest, "the chat template"}};
+    for (size_t i = 0; i < sizeof all / sizeof *all && j->run; i++) {
+        const char *was = json_string_value(json_object_get(j->run, all[i].key));
+        const char *name = json_string_value(json_object_get(j->run, "base_model"));
+        was = was ? was : "";
+        if (strcmp(was, all[i].is) != 0)
+            return err_set(info, ERR_INVALID, i < 2 ? "model" : "chat-template",
+                           "%s is not the run's: SHA-256 %.16s... here, %.16s... in run.json "
+                           "(base model %.64s)",
+                           all[i].what, *all[i].is ? all[i].is : "none", *was ? was : "none",
+                           name ? name : "?");
+    }
+    return ERR_OK;
+}
+
+enum err train_job_identify(struct train_job *j, struct err_info *info) {
+    enum err e;
+    if ((e = mdl_source_open(j->o.model, &j->source, info)) ||
+        (e = mdl_source_tokenizer(j->source, &j->tokenizer, info)) ||
+        (e = open_template(j, info)) || (e = train_job_digests(j, info)) ||
+        (e = find_digest(j, info)))
+        return e;
+    j->config = *mdl_source_config(j->source);
+    j->base_name = mdl_source_name(j->source);
+    return ERR_OK;
+}
+
 enum err train_job_open_model(struct train_job *j, struct err_info *info) {
     struct kn_device_config cfg = {.threads = (int)j->o.threads,
                                    .isa = strcmp(j->o.isa, "auto") ? j->o.isa : NULL,
@@ -106,15 +139,11 @@ enum err train_job_open_model(struct train_job *j, struct err_info *info) {
     struct mdl_progress progress = {show_loading, j};
     enum err e;
     if ((e = kn_require(&kn_ops_cpu, KN_NEED_SERVE | KN_NEED_TRAIN, info)) ||
-        (e = mdl_source_open(j->o.model, &j->source, info)) ||
-        (e = mdl_source_tokenizer(j->source, &j->tokenizer, info)) ||
-        (e = open_template(j, info)) || (e = train_job_digests(j, info)) ||
-        (e = kn_ops_cpu.open(&cfg, &j->device, info)) || (e = find_digest(j, info)) ||
+        (e = train_job_identify(j, info)) || (e = check_base(j, info)) ||
+        (e = kn_ops_cpu.open(&cfg, &j->device, info)) ||
         (e = mdl_weights_load(j->source, &kn_ops_cpu, j->device, 0, 1, &progress, &j->weights,
                               info)))
         return e;
-    j->config = *mdl_source_config(j->source);
-    j->base_name = mdl_source_name(j->source);
     kn_ops_cpu.info(j->device, &j->device_info);
     return ERR_OK;
 }
@@ -157,11 +186,33 @@ static enum ft_truncation truncation_of(const char *name) {
                                        : FT_TRUNC_ERROR;
 }
 
+// What the run made of its file, without the file. The cache has checksums; that its tokens are of this
+// model's vocabulary is checked here, since it may come from elsewhere.
+static enum err open_tokens(const struct train_job *j, const char *cache, struct ft_dataset **out,
+                            char digest[TRAIN_HEX], struct err_info *info) {
+    enum err e = ft_dataset_open(cache, out, info);
+    if (e)
+        return e;
+    const struct ft_dataset_report *r = ft_dataset_report(*out);
+    hex_encode(r->digest, sizeof r->digest, digest);
+    if ((r->kind == FT_PREFERENCE) != !strcmp(j->o.method, "dpo"))
+        return err_set(info, ERR_FORMAT, NULL, "%.200s is not of lines for method %s", cache,
+                       j->o.method);
+    if (ft_dataset_vocab(*out) > (int64_t)tokenizer_vocab_size(j->tokenizer))
+        return err_set(info, ERR_FORMAT, NULL, "%.200s is of another vocabulary", cache);
+    fprintf(stderr, "%s: %lld samples, %lld tokens, %lld of them targets, longest %lld\n", cache,
+            (long long)r->samples, (long long)r->tokens, (long long)r->supervised,
+            (long long)r->longest);
+    return ERR_OK;
+}
+
 static enum err open_file(struct train_job *j, const char *path, const char *what,
                           struct ft_dataset **out, char digest[TRAIN_HEX], struct err_info *info) {
     char cache[TRAIN_PATH];
-    if ((size_t)snprintf(cache, sizeof cache, "%s/%s.cache", j->o.output, what) >= sizeof cache)
+    if ((size_t)snprintf(cache, sizeof cache, "%s/%s.tokens", j->o.output, what) >= sizeof cache)
         return err_set(info, ERR_INVALID, "output", "--output is too long");
+    if (!path)
+        return open_tokens(j, cache, out, digest, info);
     struct ft_dataset_opts opts = {.tokenizer = j->tokenizer,
                                    .chat_template = j->chat_template,
                                    .eos = -1,
@@ -192,8 +243,10 @@ static enum err open_file(struct train_job *j, const char *path, const char *wha
 enum err train_job_open_data(struct train_job *j, struct err_info *info) {
     enum err e = check_length(j, info);
     if (!e)
-        e = open_file(j, j->o.data, "train", &j->data, j->data_digest, info);
-    if (!e && j->o.validation)
+        e = open_file(j, j->o.data, "training", &j->data, j->data_digest, info);
+    bool validates =
+        j->o.validation || json_is_string(json_object_get(j->run, "validation_digest"));
+    if (!e && validates)
         e = open_file(j, j->o.validation, "validation", &j->validation, j->validation_digest, info);
     if (e || !j->validation)
         return e;
@@ -202,7 +255,7 @@ enum err train_job_open_data(struct train_job *j, struct err_info *info) {
     if (e)
         return err_set(info, e, NULL, "comparing the data files: %s", err_text(e));
     if (overlap)
-        fprintf(stderr, "warning: %lld samples of %s stand in %s, too\n", (long long)overlap,
-                j->o.validation, j->o.data);
+        fprintf(stderr, "warning: %lld samples of the validation file stand in the training file\n",
+                (long long)overlap);
     return ERR_OK;
 }

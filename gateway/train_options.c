@@ -11,13 +11,22 @@ static const struct opt_def defs[] = {
     {OPT_STRING, "model", AT(model), "PATH", NULL, 0, 0, NULL,
      "GGUF file or Hugging Face folder of the base model. Required.", false},
     {OPT_STRING, "data", AT(data), "PATH", NULL, 0, 0, NULL,
-     "JSONL file with a chat, completion or preference sample in each line. Required.", false},
+     "JSONL file with a chat, completion or preference sample in each line. Required, but for "
+     "--resume.",
+     false},
     {OPT_STRING, "validation", AT(validation), "PATH", NULL, 0, 0, NULL,
      "JSONL file to evaluate on during training and at its end.", false},
     {OPT_STRING, "output", AT(output), "DIR", NULL, 0, 0, NULL,
-     "Folder for the adapter, checkpoints, metrics.csv and loss.svg. Required.", false},
-    {OPT_FLAG, "resume", AT(resume), NULL, "false", 0, 0, NULL,
-     "Go on from the newest whole checkpoint in --output, with the very same bits.", false},
+     "Folder for the adapter, checkpoints, metrics.csv and loss.svg. Required, but where --resume "
+     "names a run's folder and goes on in it.",
+     false},
+    {OPT_OPTIONAL, "resume", AT(resume), "DIR", NULL, 0, 0, NULL,
+     "Go on from the newest whole checkpoint, with the very same bits: in --output, or from DIR, "
+     "which "
+     "is a run's folder or a set that graft export has written. Data and parameters come from "
+     "there; "
+     "--model must be given.",
+     false},
     {OPT_STRING, "chat-template", AT(chat_template), "PATH", NULL, 0, 0, NULL,
      "Jinja file to use instead of the model's own chat template.", false},
     {OPT_STRING, "cache-dir", AT(cache_dir), "DIR", NULL, 0, 0, NULL,
@@ -25,8 +34,8 @@ static const struct opt_def defs[] = {
      false},
     HEADING("Adapter"),
     {OPT_LIST, "target-modules", AT(targets), "NAME", NULL, 0, 0, NULL,
-     "Linear layers to train: q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj. "
-     "Default: all of them.",
+     "Linear layers to train: q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj, or "
+     "all-linear for all of them, which is the default.",
      false},
     {OPT_INT, "lora-r", AT(r), "N", "16", 1, 256, NULL, "Rank.", false},
     {OPT_FLOAT, "lora-alpha", AT(alpha), "X", "32", 1e-6, 1e6, NULL,

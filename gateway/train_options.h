@@ -7,7 +7,7 @@
 
 struct train_options {
     const char *model, *data, *validation, *output, *chat_template, *cache_dir;
-    bool resume;
+    const char *resume; // NULL: a new run; "": go on in `output`; else the folder to go on from
     // adapter
     struct opt_list targets;
     int64_t r;

@@ -53,6 +53,10 @@ enum err mdl_adapter_read(const char *dir, const struct mdl_config *c,
                           const struct mdl_adapter_limits *limits, struct mdl_adapter **out,
                           struct err_info *info);
 void mdl_adapter_destroy(struct mdl_adapter *a);
+// The shape of a base that the folder's tensors would fit, as far as they tell it, for checks where the base
+// is not at hand: mdl_adapter_read against it finds what does not fit together. Only layers and the widths
+// that mdl_target_shape uses are set.
+enum err mdl_adapter_shape(const char *dir, struct mdl_config *out, struct err_info *info);
 // An adapter with A and B zero for `targets` (bit t: enum mdl_target) of every layer, to be filled.
 enum err mdl_adapter_create(const struct mdl_config *c, unsigned targets, int32_t r, float alpha,
                             bool rslora, struct mdl_adapter **out, struct err_info *info);

@@ -6,9 +6,11 @@
 //   adapter_match.c    how PEFT matches module names: lists, regular expressions, patterns
 //   adapter_tensors.c  adapter_model.safetensors -> the matrices
 //   adapter_write.c    the way back
+//   adapter_shape.c    what base an adapter fits, from its tensors alone
 #pragma once
 #include "model/adapter.h"
 #include "model/file.h"
+#include "model/safetensors.h"
 #include <jansson.h>
 
 enum {
@@ -42,6 +44,9 @@ bool mdl__adapter_parse_name(const char *name, int32_t *layer, enum mdl_target *
 // The two halves of reading a folder; `json` need not be terminated.
 enum err mdl__adapter_read_config(const char *json, size_t n, const struct mdl_config *c,
                                   const struct mdl_adapter_limits *limits, struct mdl_adapter **out,
+                                  struct err_info *info);
+// *out is freed with st_fini.
+enum err mdl__adapter_read_header(const struct mdl_file *f, struct st_header *out,
                                   struct err_info *info);
 enum err mdl__adapter_read_tensors(const struct mdl_file *f, const struct mdl_config *c,
                                    struct mdl_adapter *a, struct err_info *info);

@@ -4,7 +4,6 @@
 #include "base/mem.h"
 #include "kernels/tensor.h"
 #include "model/adapter_internal.h"
-#include "model/safetensors.h"
 #include "model/shown.h"
 #include <math.h>
 #include <stdio.h>
@@ -24,23 +23,24 @@ struct reader {
     struct err_info *info;
 };
 
-static enum err read_header(struct reader *r) {
+enum err mdl__adapter_read_header(const struct mdl_file *f, struct st_header *out,
+                                  struct err_info *info) {
     uint8_t first[8] = {0};
     size_t n = 0;
-    enum err e = mdl_file_read(r->f, 0, r->f->size < 8 ? (size_t)r->f->size : 8, first, r->info);
+    enum err e = mdl_file_read(f, 0, f->size < 8 ? (size_t)f->size : 8, first, info);
     if (!e)
-        e = st_header_length(first, r->f->size, &n, r->info);
+        e = st_header_length(first, f->size, &n, info);
     if (e)
         return e;
     char *json = mem_alloc(n);
     if (!json)
-        return err_set(r->info, ERR_NOMEM, NULL, "out of memory for a header of %zu bytes", n);
-    e = mdl_file_read(r->f, 8, n, json, r->info);
+        return err_set(info, ERR_NOMEM, NULL, "out of memory for a header of %zu bytes", n);
+    e = mdl_file_read(f, 8, n, json, info);
     if (e) {
         mem_free(json);
         return e;
     }
-    return st_parse(json, n, r->f->size, &r->h, r->info);
+    return st_parse(json, n, f->size, out, info);
 }
 
 static enum err bad(const struct reader *r, enum err e, const struct st_tensor *t,
@@ -171,7 +171,7 @@ static enum err read_all(struct reader *r) {
 enum err mdl__adapter_read_tensors(const struct mdl_file *f, const struct mdl_config *c,
                                    struct mdl_adapter *a, struct err_info *info) {
     struct reader r = {.f = f, .c = c, .a = a, .info = info};
-    enum err e = read_header(&r);
+    enum err e = mdl__adapter_read_header(f, &r.h, info);
     if (e) {
         err_prefix(info, "%s", MDL__ADAPTER_TENSORS_NAME);
         return e;

@@ -8,7 +8,7 @@ struct values {
     bool flag, on;
     int64_t count, size;
     double ratio, time;
-    const char *text, *mode, *key;
+    const char *text, *mode, *key, *again, *folder;
     struct opt_list list;
 };
 
@@ -24,6 +24,8 @@ static const struct opt_def defs[] = {
     {OPT_STRING, "text", AT(text), NULL, NULL, 0, 0, NULL, "A text.", false},
     {OPT_ENUM, "mode", AT(mode), NULL, "fast", 0, 0, "fast|slow", "A mode.", false},
     {OPT_STRING, "key", AT(key), NULL, NULL, 0, 0, NULL, "A key.", true},
+    {OPT_OPTIONAL, "again", AT(again), "DIR", NULL, 0, 0, NULL, "Once more.", false},
+    {OPT_STRING, "data-dir", AT(folder), NULL, NULL, 0, 0, NULL, "A folder.", false},
     {OPT_LIST, "list", AT(list), "X", NULL, 0, 0, NULL, "A list.", false},
 };
 static const struct opt_table table = {"prog", "prog [options] FILE",      "Does things.",
@@ -65,6 +67,74 @@ static void test_kinds(void **state) {
     assert_string_equal(v.list.items[1], "b");
     assert_int_equal(res.n_positional, 1);
     assert_string_equal(res.positional[0], "file");
+    opt_result_fini(&res);
+}
+
+static void test_optional(void **state) {
+    (void)state;
+    struct values v;
+    struct opt_result res;
+    struct err_info info;
+    assert_int_equal(parse(&v, &res, &info, NULL), ERR_OK);
+    assert_null(v.again);
+    assert_false(opt_given(&table, &res, "again"));
+    opt_result_fini(&res);
+    assert_int_equal(parse(&v, &res, &info, "--again", NULL), ERR_OK);
+    assert_string_equal(v.again, "");
+    opt_result_fini(&res);
+    assert_int_equal(parse(&v, &res, &info, "--again", "--flag", NULL), ERR_OK);
+    assert_string_equal(v.again, "");
+    assert_true(v.flag);
+    opt_result_fini(&res);
+    assert_int_equal(parse(&v, &res, &info, "--again", "here", NULL), ERR_OK);
+    assert_string_equal(v.again, "here");
+    opt_result_fini(&res);
+    assert_int_equal(parse(&v, &res, &info, "--again=-x", "--no-on", NULL), ERR_OK);
+    assert_string_equal(v.again, "-x");
+    assert_true(opt_given(&table, &res, "again") && opt_given(&table, &res, "on"));
+    assert_false(opt_given(&table, &res, "flag") || opt_given(&table, &res, "count"));
+    opt_result_fini(&res);
+}
+
+static void test_take(void **state) {
+    (void)state;
+    static const struct {
+        const char *name, *same, *other, *named;
+    } cases[] = {
+        {"count", "7", "8", "--count is 7, and 8 in run.json"},
+        {"ratio", "0.250", "0.5", "--ratio is 0.25, and 0.5 in run.json"},
+        {"flag", "true", "false", "--flag is true, and false in run.json"},
+        {"mode", "slow", "fast", "--mode is slow, and fast in run.json"},
+        {"text", "a", "b", "--text is a, and b in run.json"},
+    };
+    struct values v;
+    struct opt_result res;
+    struct err_info info;
+    assert_int_equal(parse(&v, &res, &info, "--count=7", "--ratio=0.25", "--flag", "--mode=slow",
+                           "--text", "a", NULL),
+                     ERR_OK);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        assert_int_equal(
+            opt_take(&table, cases[i].name, cases[i].same, "run.json", &v, &res, &info), ERR_OK);
+        assert_int_equal(
+            opt_take(&table, cases[i].name, cases[i].other, "run.json", &v, &res, &info),
+            ERR_INVALID);
+        assert_non_null(strstr(info.message, cases[i].named));
+    }
+    assert_true(v.count == 7 && v.ratio == 0.25 && v.flag);
+    opt_result_fini(&res);
+    assert_int_equal(parse(&v, &res, &info, NULL), ERR_OK);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        assert_int_equal(
+            opt_take(&table, cases[i].name, cases[i].same, "run.json", &v, &res, &info), ERR_OK);
+    assert_true(v.count == 7 && v.ratio == 0.25 && v.flag);
+    assert_string_equal(v.mode, "slow");
+    assert_string_equal(v.text, "a");
+    // Checked like any other.
+    assert_int_equal(opt_take(&table, "count", "11", "run.json", &v, &res, &info), ERR_INVALID);
+    assert_non_null(strstr(info.message, "run.json: count: '11'"));
+    assert_int_equal(opt_take(&table, "list", "a", "run.json", &v, &res, &info), ERR_INTERNAL);
+    assert_int_equal(opt_take(&table, "none", "a", "run.json", &v, &res, &info), ERR_INTERNAL);
     opt_result_fini(&res);
 }
 
@@ -116,6 +186,9 @@ static void test_errors_name_the_option(void **state) {
         {"--mode", "warm", "fast|slow"},
         {"--flag=maybe", NULL, "flag"},
         {"--cuont", "3", "--count?"},
+        {"--data", "x", "did you mean --data-dir?"},
+        {"--count-all", "x", "did you mean --count?"},
+        {"--zz", "x", "--help"},
         {"--text", NULL, "needs a value"},
         {"a", "b", "unexpected"},
         {"-x", NULL, "-x"},
@@ -151,6 +224,8 @@ static void test_help_names_every_option(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_kinds),
+        cmocka_unit_test(test_optional),
+        cmocka_unit_test(test_take),
         cmocka_unit_test(test_defaults_and_environment),
         cmocka_unit_test(test_secret_leaves_the_command_line),
         cmocka_unit_test(test_errors_name_the_option),

@@ -82,7 +82,7 @@ class Train(unittest.TestCase):
         # Other hyperparameters are another run.
         _, r = self.train("out", "--resume", "--learning-rate", "5e-4")
         self.assertEqual(r.returncode, 1)
-        self.assertIn("learning_rate", r.stderr)
+        self.assertIn("--learning-rate is 0.0005, and 0.001 in run.json", r.stderr)
 
     def manifests(self, output):
         with open(self.data, "rb") as f, open(self.validation, "rb") as v, open(TINY, "rb") as m:
@@ -131,6 +131,98 @@ class Train(unittest.TestCase):
                 break
         self.assertGreater(kills, 1)
         self.assertEqual(self.outcome(output), self.outcome(whole))
+
+    def stop_at(self, output, step, *options):
+        """A run that is stopped behind that step; False if it ended before."""
+        p = subprocess.Popen(self.command(output, *options), stderr=subprocess.PIPE, text=True)
+        path = os.path.join(output, "metrics.csv")
+        while p.poll() is None:
+            if os.path.exists(path) and open(path, encoding="utf-8").read().count("\n") > step:
+                p.send_signal(signal.SIGINT)
+                break
+            time.sleep(0.005)
+        text = p.stderr.read()
+        p.stderr.close()
+        self.assertIn(p.wait(), (0, 3), text)
+        return p.returncode == 3
+
+    def resume(self, *options):
+        return subprocess.run([BIN, "train", "--model", TINY, "--cache-dir", self.folder, "--resume", *options],
+                              capture_output=True, text=True)
+
+    def test_elsewhere(self):
+        whole, r = self.train("whole")
+        self.assertEqual(r.returncode, 0, r.stderr)
+        begun = os.path.join(self.folder, "begun")
+        self.assertTrue(self.stop_at(begun, 20))
+        # Another machine: the folder alone, without the data files.
+        there = os.path.join(self.folder, "there")
+        shutil.copytree(begun, there)
+        os.rename(self.data, self.data + ".gone")
+        os.rename(self.validation, self.validation + ".gone")
+        at = sorted(int(x[5:]) for x in os.listdir(os.path.join(there, "checkpoints")))[-1]
+        self.assertGreater(at, 19)
+        # In a folder of its own; nothing but the model is named.
+        output = os.path.join(self.folder, "output")
+        r = self.resume(there, "--output", output)
+        self.assertEqual(r.returncode, 0, r.stderr)
+        self.assertIn(f"taking step-{at} over from", r.stderr)
+        self.assertEqual(self.outcome(output), self.outcome(whole))
+        with open(os.path.join(output, "metrics.csv"), encoding="utf-8") as f:
+            self.assertEqual([int(x["step"]) for x in csv.DictReader(f)], list(range(1, 61)))
+        m = manifests.check(self, os.path.join(output, "adapter"), "adapter")
+        self.assertEqual(m["run_id"], json.load(open(os.path.join(begun, "run.json"), encoding="utf-8"))["run_id"])
+        # In place.
+        r = self.resume(there)
+        self.assertEqual(r.returncode, 0, r.stderr)
+        self.assertEqual(self.outcome(there), self.outcome(whole))
+        # A folder that holds a run is not written over.
+        r = self.resume(begun, "--output", output)
+        self.assertEqual(r.returncode, 1)
+        self.assertIn("holds a run already; go on with that one by --resume", r.stderr)
+
+    def test_other_kernel_set(self):
+        begun, output = os.path.join(self.folder, "begun"), os.path.join(self.folder, "output")
+        self.assertTrue(self.stop_at(begun, 10))
+        r = self.resume(begun, "--output", output, "--isa", "portable")
+        self.assertEqual(r.returncode, 0, r.stderr)
+        sets = manifests.check(self, os.path.join(output, "adapter"), "adapter")["kernel_sets"]
+        first = json.load(open(os.path.join(begun, "run.json"), encoding="utf-8"))["kernel_set"]
+        self.assertEqual(sets[0], {"from_step": 0, "kernel_set": first})
+        if "portable" not in first:
+            self.assertIn("warning: step-", r.stderr)
+            self.assertEqual(len(sets), 2)
+            self.assertIn("portable", sets[1]["kernel_set"])
+            self.assertGreaterEqual(sets[1]["from_step"], 10)
+
+    def test_resume_refused(self):
+        begun, output = os.path.join(self.folder, "begun"), os.path.join(self.folder, "output")
+        self.assertTrue(self.stop_at(begun, 10))
+        newest = sorted(os.listdir(os.path.join(begun, "checkpoints")), key=lambda x: int(x[5:]))[-1]
+        for options, said in (
+                ((begun, "--output", output, "--batch-size", "4"), "--batch-size is 4, and 3 in run.json; leave it out"),
+                ((begun, "--output", output, "--target-modules", "q_proj"), "--target-modules names other layers"),
+                ((self.folder, "--output", output), "it has no run.json"),
+                ((os.path.join(begun, "checkpoints", newest), "--output", output), "is a checkpoint alone"),
+                ((os.path.join(self.folder, "none"), "--output", output), "none"),
+                ((begun, "--output", output, "--data", TINY), "")):
+            r = self.resume(*options)
+            self.assertEqual(r.returncode, 1, options)
+            self.assertIn(said, r.stderr)
+        other = os.path.join(os.path.dirname(TINY), "f32.gguf")
+        r = subprocess.run([BIN, "train", "--model", other, "--cache-dir", self.folder, "--resume", begun, "--output",
+                            output], capture_output=True, text=True)
+        self.assertEqual(r.returncode, 1)
+        self.assertIn("the content of --model is not the run's", r.stderr)
+        # What is the same may be said, and how often is saved may change.
+        r = self.resume(begun, "--output", output, "--batch-size", "3", "--target-modules", "all-linear", "--save-steps", "9")
+        self.assertEqual(r.returncode, 0, r.stderr)
+        # A run that ended before its first checkpoint.
+        shutil.rmtree(os.path.join(begun, "checkpoints"))
+        os.mkdir(os.path.join(begun, "checkpoints"))
+        r = self.resume(begun)
+        self.assertEqual(r.returncode, 1)
+        self.assertIn(os.path.join(begun, "checkpoints") + " holds no checkpoint", r.stderr)
 
     def test_refusals(self):
         for options, said in ((["--lora-r", "300"], "lora-r"), (["--target-modules", "w_proj"], "q_proj"),

@@ -117,16 +117,16 @@ static void test_paths(void **state) {
     static const char *const bad[] = {
         "",       "/",   "/a", "a/",   "a//b", "..",    "../a",
         "a/../b", "a/.", ".a", "a/.b", "a\nb", "a\x7f", "1/2/3/4/5/6/7/8/9"};
-    char longest[FT_MANIFEST_PATH + 1];
+    char longest[FT_PATH_MAX + 1];
     for (size_t i = 0; i < sizeof good / sizeof *good; i++)
         assert_true(ft_path_ok(good[i]));
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         assert_false(ft_path_ok(bad[i]));
     memset(longest, 'a', sizeof longest);
-    longest[FT_MANIFEST_PATH - 1] = '\0';
+    longest[FT_PATH_MAX - 1] = '\0';
     assert_true(ft_path_ok(longest));
-    longest[FT_MANIFEST_PATH - 1] = 'a';
-    longest[FT_MANIFEST_PATH] = '\0';
+    longest[FT_PATH_MAX - 1] = 'a';
+    longest[FT_PATH_MAX] = '\0';
     assert_false(ft_path_ok(longest));
 }
 
