@@ -15,6 +15,8 @@ struct io_job {
 
 // `waiting`: how many jobs io_pool_submit lets wait.
 enum err io_pool_create(int threads, size_t waiting, struct io_pool **out);
+// For work that computes, too, and that nobody waits for in earnest: its threads leave the CPUs to others.
+enum err io_pool_create_gentle(int threads, size_t waiting, struct io_pool **out);
 // Everything that was submitted has run when this returns. Nobody submits any more, but for the
 // jobs themselves.
 void io_pool_destroy(struct io_pool *p); // NULL is legal

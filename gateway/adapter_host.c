@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gateway/adapter_host.h"
 #include "base/mem.h"
+#include "base/thread.h"
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
@@ -56,17 +57,39 @@ static enum err reserve_number(struct adapter_host *h, struct err_info *info) {
     return e;
 }
 
+struct rolled { // the version on its way over the replicas
+    const struct adapter_host *h;
+    const struct adapter_load *l; // NULL: it was good before
+};
+
+static enum err on_verify(void *arg, struct eng *engine, struct adp_version *v,
+                          struct err_info *info) {
+    const struct rolled *x = arg;
+    return x->l->verify(x->l->arg, engine, v, info);
+}
+
+static enum err on_ready(void *arg, struct eng *engine, struct adp_version *v, bool *promote,
+                         struct err_info *info) {
+    const struct rolled *x = arg;
+    log_write(x->h->log, LOG_INFO, "adapter %s@%llu is ready on each replica", adp_name(v),
+              (unsigned long long)adp_number(v));
+    return x->l && x->l->decide ? x->l->decide(x->l->arg, engine, v, promote, info) : ERR_OK;
+}
+
 // The version comes to every replica, and the name moves. Before the engines run it moves alone
 // (adapter_host_start brings it to them).
 static enum err roll(struct adapter_host *h, const struct adapter_load *l, struct adp_version *v,
                      bool *promote, struct err_info *info) {
     if (!h->rollout.replicas)
         return *promote ? adp_promote(h->registry, adp_name(v), adp_number(v), info) : ERR_OK;
-    h->rollout.verify = l ? l->verify : NULL;
-    h->rollout.decide = l ? l->decide : NULL;
-    h->rollout.hook_arg = l ? l->arg : NULL;
+    struct rolled x = {h, l};
+    h->rollout.verify = l && l->verify ? on_verify : NULL;
+    h->rollout.decide = on_ready;
+    h->rollout.hook_arg = &x;
     const struct rollout_ops ops = rollout_engines_ops(&h->rollout);
-    return rollout_run(&ops, h->registry, v, promote, info);
+    enum err e = rollout_run(&ops, h->registry, v, promote, info);
+    h->rollout.hook_arg = NULL;
+    return e;
 }
 
 // Only what is tried or promoted has to be on all replicas.
@@ -74,13 +97,61 @@ static bool is_rolled(const struct adapter_host *h, const struct adapter_load *l
     return h->rollout.replicas && (l->promote || l->verify || l->decide);
 }
 
+// The version is read and kept by a thread of the gentle pool, so that streams that run do not stand still
+// meanwhile.
+struct reading {
+    struct io_job io;
+    struct adapter_host *h;
+    const struct adapter_load *l;
+    const char *path;
+    struct adp_version *v; // NULL: it was not read
+    enum err result;
+    struct err_info *info;
+    struct lock lock; // around ended and the wake that follows
+    bool ended;
+};
+
+static enum err read_and_keep(struct reading *x) {
+    struct adapter_host *h = x->h;
+    bool rolled = is_rolled(h, x->l);
+    const struct adp_origin from = {.path = x->path, .source = x->l->path, .verify = rolled};
+    enum err e = adp_load(h->registry, x->l->name, &from, &x->v, x->info);
+    if (e || h->dir < 0 || x->l->in_its_folder)
+        return e;
+    e = adapter_store_copy(h, x->v, x->info);
+    if (e && rolled)
+        adp_verified(x->v, e, x->info);
+    return e;
+}
+
+static void run_reading(struct io_job *io) {
+    struct reading *x = (struct reading *)((char *)io - offsetof(struct reading, io));
+    x->result = read_and_keep(x);
+    lock_take(&x->lock);
+    x->ended = true;
+    mailbox_wake(x->h->gentle_done);
+    lock_drop(&x->lock);
+}
+
+static enum err read_gently(struct reading *x) {
+    bool ended = false;
+    lock_init(&x->lock);
+    x->io.run = run_reading;
+    io_pool_go_on(x->h->gentle, &x->io);
+    while (!ended) {
+        (void)mailbox_wait(x->h->gentle_done, -1);
+        lock_take(&x->lock);
+        ended = x->ended;
+        lock_drop(&x->lock);
+    }
+    lock_fini(&x->lock);
+    return x->result;
+}
+
 static enum err publish(struct adapter_host *h, const struct adapter_load *l, struct adp_version *v,
-                        struct err_info *info) {
+                        enum err e, struct err_info *info) {
     uint64_t number = adp_number(v);
     bool promoted = l->promote;
-    enum err e = h->dir >= 0 && !l->in_its_folder ? adapter_store_copy(h, v, info) : ERR_OK;
-    if (e && is_rolled(h, l))
-        adp_verified(v, e, info);
     if (e || !(is_rolled(h, l) || l->promote))
         promoted = false;
     else
@@ -98,7 +169,7 @@ static enum err publish(struct adapter_host *h, const struct adapter_load *l, st
 enum err adapter_host_load(struct adapter_host *h, const struct adapter_load *l, uint64_t *version,
                            struct err_info *info) {
     char path[PATH_MAX];
-    struct adp_version *v;
+    struct reading x = {.h = h, .l = l, .path = path, .info = info};
     enum err e = adp_check_name(h->registry, l->name, info);
     if (e)
         return e;
@@ -109,17 +180,16 @@ enum err adapter_host_load(struct adapter_host *h, const struct adapter_load *l,
                        l->name);
     if ((e = find_folder(h, l, path, info)) || (e = reserve_number(h, info)))
         return e;
-    const struct adp_origin from = {.path = path, .source = l->path, .verify = is_rolled(h, l)};
-    e = adp_load(h->registry, l->name, &from, &v, info);
-    if (e) {
+    e = read_gently(&x);
+    if (!x.v) {
         if (err_http_status(e) < 500 && info && !info->param[0])
             snprintf(info->param, sizeof info->param,
                      "lora_path"); // what its files are, or are not
         return e;
     }
-    *version = adp_number(v);
-    e = publish(h, l, v, info);
-    adp_release(v);
+    *version = adp_number(x.v);
+    e = publish(h, l, x.v, e, info);
+    adp_release(x.v);
     adapter_store_clean(h);
     if (!e)
         log_write(h->log, LOG_INFO, "adapter %s@%llu loaded from %s", l->name,
@@ -212,7 +282,9 @@ static enum err make_registry(struct adapter_host *h, const struct app *app, uin
     };
     enum err e = adp_create(&cfg, &h->registry, info);
     if (!e && (io_pool_create(1, ADMIN_WAITING, &h->admin) ||
-               io_pool_create(2, ADMIN_WAITING, &h->fetch)))
+               io_pool_create(2, ADMIN_WAITING, &h->fetch) ||
+               io_pool_create_gentle(1, ADMIN_WAITING, &h->gentle) ||
+               mailbox_create(1, 0, &h->gentle_done)))
         e = err_set(info, ERR_NOMEM, NULL, "cannot start the threads for adapters");
     return e;
 }
@@ -286,6 +358,8 @@ void adapter_host_stop(struct adapter_host *h) {
 void adapter_host_close(struct adapter_host *h) {
     adapter_host_stop(h);
     io_pool_destroy(h->fetch);
+    io_pool_destroy(h->gentle);
+    mailbox_destroy(h->gentle_done);
     adp_destroy(h->registry);
     rollout_engines_fini(&h->rollout);
     if (h->registry && h->dir >= 0)

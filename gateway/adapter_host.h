@@ -5,8 +5,9 @@
 // <data-dir>/adapters/state.json    which versions there are, what is active; written last
 // <data-dir>/adapters/v<number>/    a version's files, copied when it was loaded
 //
-// Changes are made one after another on one thread of their own (`admin`), so they need no lock; the
-// first are made on the main thread, before the server is ready.
+// Changes are made one after another on one thread of their own (`admin`), so they need no lock; what
+// takes long of them is done by a thread of low priority (`gentle`) while that one waits. The first are
+// made on the main thread, before the server is ready.
 #pragma once
 #include "base/io_pool.h"
 #include "base/log.h"
@@ -19,7 +20,9 @@ struct adapter_host {
     struct adp_registry *registry;  // NULL: none are served
     struct rollout_engines rollout; // zeros until the engines run
     struct io_pool *admin;          // changes; one thread
-    struct io_pool *fetch;          // versions that become resident
+    struct io_pool *fetch;          // versions that become resident because requests wait for them
+    struct io_pool *gentle;         // what is read, kept and made resident for a swap
+    struct mailbox *gentle_done;    // only ever woken
     const struct serve_options *options;
     const struct mdl_config *config;
     const struct log *log;

@@ -195,6 +195,7 @@ static enum err start_engines(struct model_host *h, const struct serve_options *
         .model_label = app->names[0],
         .adapters = h->adapters.registry,
         .io = h->adapters.fetch,
+        .io_gentle = h->adapters.gentle,
         .max_loras = (int32_t)o->max_loras,
     };
     h->replicas.stall_ns = app->stall_ns;

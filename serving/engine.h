@@ -112,6 +112,8 @@ struct eng_config {
     // in jobs of `io`; both outlive the engine. No other hooks then.
     struct adp_registry *adapters;
     struct io_pool *io;
+    struct io_pool
+        *io_gentle; // of versions that ENG_LOAD asks for; NULL: `io`; outlives the engine, too
     int32_t max_loras;
     int32_t replica; // its number among the engines of the registry; a label of its metrics
 };

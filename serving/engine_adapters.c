@@ -106,14 +106,14 @@ static int32_t index_of(const struct eng *e, const struct eng__slot *s) {
     return (int32_t)(s - e->adapters.slots);
 }
 
-static void start_job(struct eng *e, struct eng__slot *s) {
+static void start_job(struct eng *e, struct eng__slot *s, struct io_pool *io) {
     s->state = ENG__SLOT_FILLING;
     s->done = false;
     s->closing_for = 0;
     s->error = (struct err_info){0};
     s->job.run = work;
     e->adapters.filling++;
-    io_pool_go_on(e->cfg.io, &s->job); // one per slot at most
+    io_pool_go_on(io, &s->job); // one per slot at most
 }
 
 // The slot holds nothing from the next step on.
@@ -137,7 +137,8 @@ static void fail_waiting(struct eng *e, uint64_t number, enum err error) {
     }
 }
 
-static void fill(struct eng *e, struct eng__slot *s, struct adp_version *v) {
+static void fill(struct eng *e, struct eng__slot *s, const struct eng__req *q) {
+    struct adp_version *v = q->r.adapter;
     bool evicts = s->state == ENG__SLOT_READY;
     enum err err = evicts ? clear(e, s) : ERR_OK;
     if (err) {
@@ -149,7 +150,7 @@ static void fill(struct eng *e, struct eng__slot *s, struct adp_version *v) {
     s->version = v;
     s->number = adp_number(v);
     adp_set_place(v, e->cfg.replica, ADP_PLACE_LOADING, NULL);
-    start_job(e, s);
+    start_job(e, s, q->r.kind == ENG_LOAD && e->cfg.io_gentle ? e->cfg.io_gentle : e->cfg.io);
 }
 
 static void collect(struct eng *e, struct eng__slot *s) {
@@ -179,7 +180,7 @@ static void collect(struct eng *e, struct eng__slot *s) {
     adp_set_place(s->version, e->cfg.replica, ADP_PLACE_READY, NULL);
     // Its turn to be forgotten came while it was read.
     if (adp_is_over(s->version) && !clear(e, s))
-        start_job(e, s);
+        start_job(e, s, e->cfg.io);
 }
 
 static bool ended(struct eng *e, const struct eng__slot *s) {
@@ -200,7 +201,7 @@ static bool forget_retired(struct eng *e) {
             struct eng__slot *s = &a->slots[i];
             // One that is being filled goes when it is filled.
             if (s->state == ENG__SLOT_READY && s->number == numbers[k] && !clear(e, s))
-                start_job(e, s);
+                start_job(e, s, e->cfg.io);
         }
     }
     return n > 0;
@@ -326,7 +327,7 @@ bool eng__adapters_ready(struct eng *e, struct eng__req *q) {
     }
     struct eng__slot *s = free_slot(e, number);
     if (s)
-        fill(e, s, q->r.adapter);
+        fill(e, s, q);
     else
         close_one(e, number);
     return false;

@@ -3,6 +3,7 @@
 #include "base/mem.h"
 #include "tests/cmocka_all.h"
 #include <stdatomic.h>
+#include <sys/resource.h>
 #include <time.h>
 
 struct work {
@@ -38,6 +39,29 @@ static void test_all_run(void **state) {
     for (int i = 0; i < N; i++)
         want += i % 3;
     assert_int_equal(ran, want);
+}
+
+struct asked {
+    struct io_job job;
+    int priority;
+};
+
+static void ask_priority(struct io_job *job) {
+    ((struct asked *)(void *)job)->priority = getpriority(PRIO_PROCESS, 0); // of this thread
+}
+
+static void test_gentle(void **state) {
+    (void)state;
+    struct asked a[2] = {{.job.run = ask_priority}, {.job.run = ask_priority}};
+    for (int i = 0; i < 2; i++) {
+        struct io_pool *p;
+        assert_int_equal((i ? io_pool_create_gentle : io_pool_create)(1, 2, &p), ERR_OK);
+        assert_int_equal(io_pool_submit(p, &a[i].job), ERR_OK);
+        io_pool_destroy(p);
+    }
+    int own = getpriority(PRIO_PROCESS, 0);
+    assert_int_equal(a[0].priority, own);
+    assert_true(a[1].priority > own || own >= 19); // 19 is the lowest that there is
 }
 
 static void test_full(void **state) {
@@ -76,6 +100,7 @@ static void test_no_memory(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_all_run),
+        cmocka_unit_test(test_gentle),
         cmocka_unit_test(test_full),
         cmocka_unit_test(test_no_memory),
     };

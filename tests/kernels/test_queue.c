@@ -2,7 +2,9 @@
 // The queue: order, sharing, sticky errors, copies, failing allocations; the device's memory; the
 // refusal of missing operations by name.
 #include "base/mem.h"
+#include "kernels/cpu/cpu_device.h"
 #include "kn_fixture.h"
+#include <sched.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <time.h>
@@ -342,6 +344,41 @@ static void test_open_failures(void **state) {
     cfg = (struct kn_device_config){.threads = 257};
     assert_int_equal(kn_ops_cpu.open(&cfg, &d, &info), ERR_INVALID);
     assert_string_equal(info.param, "threads");
+    static const int bad[][2] = {{1, 0}, {2, 2}, {-1, 2}, {0, -1}};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        cfg = (struct kn_device_config){.threads = 1, .part = bad[i][0], .parts = bad[i][1]};
+        assert_int_equal(kn_ops_cpu.open(&cfg, &d, &info), ERR_INVALID);
+        assert_string_equal(info.param, "part");
+    }
+}
+
+static void note_cpus(void *arg, int tid, int nt) {
+    cpu_set_t set;
+    (void)nt;
+    if (tid && sched_getaffinity(0, sizeof set, &set) == 0) // thread 0 is the test's
+        ((cpu_set_t *)arg)[tid] = set;
+}
+
+// Devices that are parts of the machine have CPUs of their own; together they have all.
+static void test_parts(void **state) {
+    (void)state;
+    cpu_set_t all, sets[2][3], common, both;
+    assert_int_equal(sched_getaffinity(0, sizeof all, &all), 0);
+    if (CPU_COUNT(&all) < 2)
+        skip();
+    for (int part = 0; part < 2; part++) {
+        struct kn_device_config cfg = {.threads = 3, .pin = true, .part = part, .parts = 2};
+        struct kn_device *d;
+        struct err_info info;
+        assert_int_equal(kn_ops_cpu.open(&cfg, &d, &info), ERR_OK);
+        pool_run(d->pool, note_cpus, sets[part]);
+        kn_ops_cpu.close(d);
+        assert_true(CPU_EQUAL(&sets[part][1], &sets[part][2]));
+    }
+    CPU_AND(&common, &sets[0][1], &sets[1][1]);
+    CPU_OR(&both, &sets[0][1], &sets[1][1]);
+    assert_int_equal(CPU_COUNT(&common), 0);
+    assert_true(CPU_EQUAL(&both, &all));
 }
 
 static void test_memory(void **state) {
@@ -415,6 +452,7 @@ int main(void) {
         cmocka_unit_test(test_failing_allocations),
         cmocka_unit_test(test_no_allocation_in_steps),
         cmocka_unit_test(test_open_failures),
+        cmocka_unit_test(test_parts),
         cmocka_unit_test(test_memory),
         cmocka_unit_test(test_kv_copy),
         cmocka_unit_test(test_require),

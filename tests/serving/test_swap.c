@@ -451,12 +451,43 @@ static void a_slot_that_does_not_come(void **state) {
     close_engines(s);
 }
 
+// Whatever allocation fails, on whatever thread: the new version answers, or the former one.
+static void failing_allocations(void **state) {
+    struct swap_fixture *s = *state;
+    char path[128];
+    open_engines(s, REPLICAS);
+    assert_int_equal(roll(s, "swapped", "f0", &s->info), ERR_OK);
+    uint64_t n = 0, failed = 0;
+    for (uint64_t k = 0; k <= n; k++) {
+        struct adp_version *v;
+        uint64_t before = active(s);
+        bool promote = true;
+        snprintf(path, sizeof path, "%s/f%d", s->dir.path, (int)(k % FORCED));
+        const struct adp_origin from = {.path = path, .verify = true};
+        assert_int_equal(adp_load(s->registry, "swapped", &from, &v, &s->info), ERR_OK);
+        const struct rollout_ops ops = rollout_engines_ops(&s->rollout);
+        mem_fail_after(k, false);
+        enum err e = rollout_run(&ops, s->registry, v, &promote, &s->info);
+        if (!k)
+            n = mem_fail_count();
+        mem_fail_after(0, false);
+        assert_true(e == ERR_OK || e == ERR_NOMEM);
+        assert_int_equal(active(s), e ? before : adp_number(v));
+        assert_int_equal(promote, !e);
+        failed += e != ERR_OK;
+        adp_release(v);
+    }
+    assert_true(n > 10 && failed > 5);
+    close_engines(s);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_replica_gives_the_same_bits),
         cmocka_unit_test(a_thousand_swaps_under_load),
         cmocka_unit_test(an_engine_that_dies),
         cmocka_unit_test(a_slot_that_does_not_come),
+        cmocka_unit_test(failing_allocations),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
