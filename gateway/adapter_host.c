@@ -76,12 +76,9 @@ static enum err on_ready(void *arg, struct eng *engine, struct adp_version *v, b
     return x->l && x->l->decide ? x->l->decide(x->l->arg, engine, v, promote, info) : ERR_OK;
 }
 
-// The version comes to every replica, and the name moves. Before the engines run it moves alone
-// (adapter_host_start brings it to them).
+// The version comes to every replica, and the name moves.
 static enum err roll(struct adapter_host *h, const struct adapter_load *l, struct adp_version *v,
                      bool *promote, struct err_info *info) {
-    if (!h->rollout.replicas)
-        return *promote ? adp_promote(h->registry, adp_name(v), adp_number(v), info) : ERR_OK;
     struct rolled x = {h, l};
     h->rollout.verify = l && l->verify ? on_verify : NULL;
     h->rollout.decide = on_ready;
@@ -92,9 +89,9 @@ static enum err roll(struct adapter_host *h, const struct adapter_load *l, struc
     return e;
 }
 
-// Only what is tried or promoted has to be on all replicas.
+// What is tried or promoted has to be on all replicas, but not what one request has asked for.
 static bool is_rolled(const struct adapter_host *h, const struct adapter_load *l) {
-    return h->rollout.replicas && (l->promote || l->verify || l->decide);
+    return h->rollout.replicas && !l->in_its_folder && (l->promote || l->verify || l->decide);
 }
 
 // The version is read and kept by a thread of the gentle pool, so that streams that run do not stand still
@@ -152,10 +149,11 @@ static enum err publish(struct adapter_host *h, const struct adapter_load *l, st
                         enum err e, struct err_info *info) {
     uint64_t number = adp_number(v);
     bool promoted = l->promote;
-    if (e || !(is_rolled(h, l) || l->promote))
-        promoted = false;
-    else
+    if (!e && is_rolled(h, l))
         e = roll(h, l, v, &promoted, info);
+    else if (!e && promoted)
+        e = adp_promote(h->registry, l->name, number, info);
+    promoted &= !e;
     if (!e)
         e = adapter_store_save(h, info);
     if (!e)
@@ -180,7 +178,7 @@ enum err adapter_host_load(struct adapter_host *h, const struct adapter_load *l,
                        l->name);
     if ((e = find_folder(h, l, path, info)) || (e = reserve_number(h, info)))
         return e;
-    e = read_gently(&x);
+    e = l->in_its_folder ? read_and_keep(&x) : read_gently(&x); // a request waits for the former
     if (!x.v) {
         if (err_http_status(e) < 500 && info && !info->param[0])
             snprintf(info->param, sizeof info->param,
@@ -212,8 +210,8 @@ enum err adapter_host_promote(struct adapter_host *h, const char *name, uint64_t
     bool promote = true;
     snprintf(which, sizeof which, "%s@%llu", name, (unsigned long long)version);
     // What cannot be promoted is refused by the registry, with the reason.
-    if (adp_resolve(h->registry, which, &v, NULL))
-        return adp_promote(h->registry, name, version, info);
+    if (!h->rollout.replicas || adp_resolve(h->registry, which, &v, NULL))
+        return changed(h, adp_promote(h->registry, name, version, info), info);
     enum err e = roll(h, NULL, v, &promote, info);
     adp_unpin(v);
     return changed(h, e, info);
