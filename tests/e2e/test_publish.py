@@ -58,7 +58,7 @@ class Publish(test_finetune.Trainer):
                 self.ask(f"{versions[0]['name']}@{versions[0]['version']}")
 
     def test_kept(self):
-        self.begin()
+        self.begin("--replicas", "2")
         job = self.evaluate("succeeded", required=[{"prompt": PROMPT, "output": "nowhere"}], on_failure="keep")
         name, version = job.fine_tuned_model.split("@")
         self.assertIn("not released: required[0]", "".join(e.message for e in self.events(job)))
@@ -98,6 +98,21 @@ class Publish(test_finetune.Trainer):
             job = self.evaluate("failed", **evaluation)
             self.assertIn(says, job.error.message)
             self.assertEqual(self.step(job.id), 0)
+
+    # The file that was uploaded is no longer what was trained on: nothing is published.
+    def test_changed_file(self):
+        self.begin()
+        job = self.create(epochs=20, batch=2)
+        self.wait_step(job.id, 2)
+        with open(os.path.join(self.folder, "files", job.training_file), "r+b") as f:
+            text = f.read()
+            f.seek(text.index(b"cdcd", text.index(b"abab 2")))  # in the third line
+            f.write(b"dddd")
+        job = self.finish(job, "failed")
+        self.assertEqual(job.error.code, "verification_failed")
+        self.assertIn("line 3", job.error.message)
+        self.assertIsNone(job.fine_tuned_model)
+        self.assertEqual(self.models(), ["tiny"])
 
     def publishing(self, job, seconds=60):
         end = time.monotonic() + seconds
@@ -213,7 +228,7 @@ class Names(test_finetune.Trainer):
             last = f.read(1)
             f.seek(-1, os.SEEK_END)
             f.write(bytes([last[0] ^ 1]))
-        self.begin()
+        self.begin("--replicas", "2")
         self.assertEqual(self.ask(names[1]), answers[names[1]])
         self.refused(openai.BadRequestError, names[2], "the checkpoint of step 12")
 
