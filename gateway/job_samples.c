@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 static const char file_name[] = "samples.json";
+enum { MOST_BYTES = 8 << 20 };
 
 // ---- the file
 
@@ -77,8 +78,13 @@ static enum err save(const struct job_runner *r, struct err_info *info) {
 // What an earlier run of the job has asked; false: nothing that is of use.
 static bool load(struct job_run *run) {
     char path[TRAIN_PATH + 32];
+    struct stat st;
     snprintf(path, sizeof path, "%s/%s", run->path, file_name);
-    json_t *doc = json_load_file(path, 0, NULL);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    bool fits = fd >= 0 && !fstat(fd, &st) && S_ISREG(st.st_mode) && st.st_size <= MOST_BYTES;
+    json_t *doc = fits ? json_loadfd(fd, 0, NULL) : NULL;
+    if (fd >= 0)
+        close(fd);
     const json_t *list = json_object_get(doc, "samples");
     bool ok = json_array_size(list) == run->samples.n;
     for (size_t i = 0; ok && i < run->samples.n; i++) {
