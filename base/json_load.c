@@ -134,7 +134,7 @@ static size_t next_piece(void *buffer, size_t cap, void *data) {
         return give(buffer, "[1.", 3);
     case 1:
         n = f->zeros < cap ? f->zeros : cap;
-        memset(buffer, '0', n);
+        memset(buffer, 0x30, n); // '0'
         f->zeros -= n;
         f->stage = f->zeros ? 1 : 2;
         return n;
@@ -279,4 +279,8 @@ json_t *json_load_text(const char *text, size_t len, size_t flags, json_error_t 
         return value;
     json_decref(value);
     return refuse_rest(text, len, sh, rest, flags, e);
+}
+
+enum err json_load_err(const json_error_t *error) {
+    return json_error_code(error) == json_error_out_of_memory ? ERR_NOMEM : ERR_FORMAT;
 }

@@ -9,9 +9,12 @@
 //
 // Needs json_set_alloc_funcs(mem_alloc, mem_free), by which failures are seen. Stateless; any thread.
 #pragma once
+#include "base/err.h"
 #include <jansson.h>
 #include <stddef.h>
 
 // As json_loadb(text, len, flags, error), with one difference: where memory was short it gives NULL and the
 // code json_error_out_of_memory. JSON_DISABLE_EOF_CHECK is not known.
 json_t *json_load_text(const char *text, size_t len, size_t flags, json_error_t *error);
+// Of such an error: ERR_NOMEM or ERR_FORMAT.
+enum err json_load_err(const json_error_t *error);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/durable.h"
+#include "base/json_load.h"
 #include "base/mem.h"
 #include "finetune/checkpoint_internal.h"
 #include <dirent.h>
@@ -167,7 +168,7 @@ static bool same_value(const json_t *a, const json_t *b) {
 }
 
 static enum err check_hyper(const json_t *was, const char *hyperparameters, struct err_info *info) {
-    json_t *hyper = json_loads(hyperparameters, 0, NULL), *value;
+    json_t *hyper = json_load_text(hyperparameters, strlen(hyperparameters), 0, NULL), *value;
     const json_t *before = json_object_get(was, "hyperparameters");
     const char *key;
     enum err e = hyper ? ERR_OK : err_set(info, ERR_NOMEM, NULL, "out of memory");

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "finetune/job_models.h"
+#include "base/json_load.h"
 #include "finetune/jobs_internal.h"
 #include <jansson.h>
 #include <stdio.h>
@@ -16,7 +17,7 @@ static enum err none(const char *name, struct err_info *info) {
 // The stored request has the suffix that the name was made with.
 static bool is_called(const struct ft_job *j, const char *name) {
     char own[400];
-    json_t *request = json_loads(j->request, 0, NULL);
+    json_t *request = json_load_text(j->request, strlen(j->request), 0, NULL);
     ft_job_model_name(j, json_string_value(json_object_get(request, "suffix")), own, sizeof own);
     json_decref(request);
     return !strcmp(own, name);

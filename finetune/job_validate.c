@@ -2,6 +2,7 @@
 #include "finetune/job_validate.h"
 #include "base/buf.h"
 #include "base/hash.h"
+#include "base/json_load.h"
 #include "base/json_write.h"
 #include "finetune/job_log.h"
 #include <stdio.h>
@@ -167,7 +168,7 @@ enum err ft_job_validate(void *arg, const struct ft_job *job, bool (*cancelled)(
                          void *cancelled_arg, struct ft_job_failure *why, struct err_info *info) {
     struct check c = {.v = arg, .job = job, .why = why};
     struct ft_job_spec spec;
-    json_t *request = json_loads(job->request, 0, NULL);
+    json_t *request = json_load_text(job->request, strlen(job->request), 0, NULL);
     if (!request)
         return err_set(info, ERR_NOMEM, NULL, "out of memory");
     enum err e = ft_job_spec_read(request, &spec, info);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Fine-tuning objects as the API gives them.
+#include "base/json_load.h"
 #include "base/mem.h"
 #include "gateway/api_jobs.h"
 #include <jansson.h>
@@ -91,7 +92,7 @@ static void write_body(const struct ft_job *j, const json_t *request, struct jso
 }
 
 static json_t *request_of(const struct ft_job *j, struct json_w *w) {
-    json_t *o = json_loads(j->request, 0, NULL);
+    json_t *o = json_load_text(j->request, strlen(j->request), 0, NULL);
     if (!o) // it was written by us, and read before
         w->out->failed = ERR_NOMEM;
     return o;

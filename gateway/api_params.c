@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gateway/api_params.h"
 #include "base/hash.h"
+#include "base/json_load.h"
 #include "gateway/api_json.h"
 #include <errno.h>
 #include <math.h>
@@ -20,7 +21,8 @@ enum err api_params_refuse(const json_t *body, const char *name, const char *dfl
     const json_t *v = json_object_get(body, name);
     if (!v || json_is_null(v))
         return ERR_OK;
-    json_t *dflt = dflt_json ? json_loads(dflt_json, JSON_DECODE_ANY, NULL) : NULL;
+    json_t *dflt =
+        dflt_json ? json_load_text(dflt_json, strlen(dflt_json), JSON_DECODE_ANY, NULL) : NULL;
     if (dflt_json && !dflt)
         return err_set(info, ERR_NOMEM, NULL, "out of memory");
     bool same = dflt && json_equal(v, dflt);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a job asks for, as a training run.
 #include "base/hash.h"
+#include "base/json_load.h"
 #include "base/mem.h"
 #include "gateway/job_check.h"
 #include "gateway/job_runner_internal.h"
@@ -158,7 +159,7 @@ enum err job__prepare(struct job_runner *r, const struct ft_job *job, struct err
     run->tenant = job->tenant;
     run->told_step = job->step;
     run->attempts = job->attempts;
-    run->request = json_loads(job->request, 0, NULL);
+    run->request = json_load_text(job->request, strlen(job->request), 0, NULL);
     if (!run->request)
         return err_set(info, ERR_NOMEM, NULL, "out of memory");
     enum err e = ft_job_spec_read(run->request, &run->spec, info);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // adapter_config.json: which modules have a matrix pair, of what rank and scale. What would change the
 // computation and is not known here is refused by its name; so is a field that is not known and set.
+#include "base/json_load.h"
 #include "base/mem.h"
 #include "kernels/lora.h"
 #include "model/adapter_internal.h"
@@ -342,12 +343,9 @@ static enum err plan(struct reader *r) {
 static enum err parse(const char *json, size_t n, json_t **out, struct err_info *info) {
     json_error_t je;
     struct mdl_shown s;
-    uint64_t failures = mem_failures();
-    *out = json_loadb(json, n, JSON_REJECT_DUPLICATES, &je);
-    if (mem_failures() != failures) // the library does not tell in all places
-        return err_set(info, ERR_NOMEM, NULL, "out of memory");
+    *out = json_load_text(json, n, JSON_REJECT_DUPLICATES, &je);
     if (!*out)
-        return err_set(info, ERR_FORMAT, NULL, "line %d: %s", je.line,
+        return err_set(info, json_load_err(&je), NULL, "line %d: %s", je.line,
                        mdl_shown(&s, je.text, strlen(je.text)));
     if (!json_is_object(*out))
         return err_set(info, ERR_FORMAT, NULL, "must be an object");

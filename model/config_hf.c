@@ -2,6 +2,7 @@
 // A Hugging Face folder's config.json and generation_config.json. Both spellings of RoPE are read:
 // rope_theta + rope_scaling (transformers 4) and rope_parameters (transformers 5). What changes the
 // computation and is not known here is refused by name.
+#include "base/json_load.h"
 #include "base/mem.h"
 #include "model/config.h"
 #include "model/shown.h"
@@ -223,9 +224,9 @@ static json_t *parse(const char *file, const char *json, size_t len, enum err *e
                      struct err_info *info) {
     json_error_t je;
     struct mdl_shown s;
-    json_t *o = json_loadb(json, len, JSON_REJECT_DUPLICATES, &je);
+    json_t *o = json_load_text(json, len, JSON_REJECT_DUPLICATES, &je);
     if (!o)
-        *e = err_set(info, ERR_FORMAT, NULL, "%s: line %d: %s", file, je.line,
+        *e = err_set(info, json_load_err(&je), NULL, "%s: line %d: %s", file, je.line,
                      mdl_shown(&s, je.text, strlen(je.text)));
     else if (!json_is_object(o))
         *e = err_set(info, ERR_FORMAT, NULL, "%s: must be an object", file);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/json_doc.h"
-#include "base/mem.h"
+#include "base/json_load.h"
 #include "base/utf8.h"
 
 // One pass over the text outside of strings: nesting and the number of elements bound what the
@@ -46,16 +46,11 @@ static enum json_doc_fault parse(const char *text, size_t len, const struct json
     size_t flags = JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL;
     if (limits->scalars)
         flags |= JSON_DECODE_ANY;
-    // Without memory the parser may speak of bad syntax, and may even lose a character in silence.
-    uint64_t failures = mem_failures();
-    json_t *root = json_loadb(text, len, flags, &error->json);
-    if (mem_failures() != failures ||
-        (!root && json_error_code(&error->json) == json_error_out_of_memory)) {
-        json_decref(root);
-        return JSON_DOC_NOMEM;
-    }
-    *out = root;
-    return root ? JSON_DOC_OK : JSON_DOC_SYNTAX;
+    *out = json_load_text(text, len, flags, &error->json);
+    if (*out)
+        return JSON_DOC_OK;
+    return json_error_code(&error->json) == json_error_out_of_memory ? JSON_DOC_NOMEM
+                                                                     : JSON_DOC_SYNTAX;
 }
 
 enum json_doc_fault json_doc_parse(const char *text, size_t len,

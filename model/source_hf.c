@@ -2,6 +2,7 @@
 // A Hugging Face folder: mdl__open_folder reads the small JSON files, then the headers of the
 // safetensors files. Every shard's header is checked as a whole, and the index and the shards must
 // name the same tensors.
+#include "base/json_load.h"
 #include "base/mem.h"
 #include "model/safetensors.h"
 #include "model/shown.h"
@@ -57,9 +58,9 @@ static enum err parse_object(struct folder *f, const char *name, const char *tex
                              json_t **out) {
     json_error_t je;
     struct mdl_shown shown;
-    *out = json_loadb(text, len, JSON_REJECT_DUPLICATES, &je);
+    *out = json_load_text(text, len, JSON_REJECT_DUPLICATES, &je);
     if (!*out)
-        return err_set(f->info, ERR_FORMAT, NULL, "%s: line %d: %s", name, je.line,
+        return err_set(f->info, json_load_err(&je), NULL, "%s: line %d: %s", name, je.line,
                        mdl_shown(&shown, je.text, strlen(je.text)));
     if (!json_is_object(*out))
         return err_set(f->info, ERR_FORMAT, NULL, "%s: must be an object", name);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Builds a tokenizer from a Hugging Face folder's tokenizer.json and tokenizer_config.json.
 // `truncation` and `padding` are settings of one caller of that library and are ignored.
+#include "base/json_load.h"
 #include "base/mem.h"
 #include "base/utf8.h"
 #include "model/tokenizer_hf.h"
@@ -14,12 +15,9 @@ static enum err parse(const char *json, size_t len, const char *file, json_t **o
     *out = NULL;
     if (len > MAX_JSON)
         return err_set(info, ERR_LIMIT, NULL, "%s has more than %d MiB", file, MAX_JSON >> 20);
-    json_t *root = json_loadb(json, len, JSON_REJECT_DUPLICATES, &at);
-    if (!root) {
-        bool memory = json_error_code(&at) == json_error_out_of_memory;
-        return err_set(info, memory ? ERR_NOMEM : ERR_FORMAT, NULL, "%s, line %d: %s", file,
-                       at.line, at.text);
-    }
+    json_t *root = json_load_text(json, len, JSON_REJECT_DUPLICATES, &at);
+    if (!root)
+        return err_set(info, json_load_err(&at), NULL, "%s, line %d: %s", file, at.line, at.text);
     if (!json_is_object(root)) {
         json_decref(root);
         return err_set(info, ERR_FORMAT, NULL, "%s is not a JSON object", file);

@@ -198,7 +198,7 @@ static void test_no_memory(void **state) {
 }
 
 int main(void) {
-    json_set_alloc_funcs(malloc, free); // its parser reads uninitialised memory without memory
+    json_set_alloc_funcs(mem_alloc, mem_free);
 #define TEST(f) cmocka_unit_test_setup_teardown(f, scratch_open, scratch_close)
     const struct CMUnitTest tests[] = {TEST(test_round_trip), TEST(test_damage), TEST(test_paths),
                                        TEST(test_refused), TEST(test_no_memory)};

@@ -482,7 +482,7 @@ static bool life_without(const struct df *d, uint64_t nth) {
 
 static void test_without_memory(void **state) {
     const struct df *d = *state;
-    json_set_alloc_funcs(malloc, free); // its parser reads uninitialised memory without memory
+    json_set_alloc_funcs(mem_alloc, mem_free);
     uint64_t nth = 1;
     while (life_without(d, nth))
         assert_true(++nth < 300);

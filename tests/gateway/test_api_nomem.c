@@ -58,8 +58,7 @@ static void open_model(struct world *w) {
 
 static void open_world(struct world *w) {
     *w = (struct world){.names = {"tiny"}};
-    // Jansson 2.14's parser reads uninitialised memory where its own allocations fail; those are left out.
-    json_set_alloc_funcs(malloc, free);
+    json_set_alloc_funcs(mem_alloc, mem_free);
     open_model(w);
     struct err_info info = {0};
     struct eng_config eng = {
@@ -152,7 +151,7 @@ static void add_choice(struct answer *a, const json_t *c) {
     if (scores) {
         char *s = json_dumps(scores, JSON_COMPACT);
         put(a->other, s);
-        free(s);
+        mem_free(s);
     }
 }
 

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+// The control thread, with a runner that the test plays: order, preemption, failures and retries, late
+// ends, restarts, and jobs that nobody runs.
+#include "tests/cmocka_all.h"
+#include "tests/finetune/jobs_world.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void test_cancel_while_validating(void **state) {
+    struct world *w = *state;
+    struct err_info info = {0};
+    char id[FT_ID_MAX];
+    w->slow = true;
+    jw_create(w, "", id);
+    jw_start_control(w);
+    while (w->n_validated == 0)
+        jw_nap();
+    jw_ok(jw_act(w, id, FT_JOB_CANCEL, &info), &info);
+    char next[FT_ID_MAX];
+    pthread_mutex_lock(&w->mutex);
+    w->slow = false;
+    pthread_mutex_unlock(&w->mutex);
+    jw_create(w, "", next);
+    jw_wait_running(w, next);
+    assert_int_equal(jw_get(w, id).state, FT_JOB_CANCELLED);
+}
+
+static void test_priority(void **state) {
+    struct world *w = *state;
+    char late[FT_ID_MAX], first[FT_ID_MAX], urgent[FT_ID_MAX];
+    jw_create(w, "\"graft\": {\"priority\": 5}", late);
+    jw_create(w, "", first);
+    w->starts = ERR_LOADING; // until all are in the queue
+    jw_start_control(w);
+    jw_wait_state(w, late, FT_JOB_QUEUED);
+    for (int i = 0; i < 5000 && !jw_get(w, first).queued_at; i++)
+        jw_nap();
+    pthread_mutex_lock(&w->mutex);
+    w->starts = ERR_OK;
+    pthread_mutex_unlock(&w->mutex);
+    jw_wait_running(w, first);
+    jw_create(w, "\"graft\": {\"priority\": -1}", urgent);
+    ft_control_wake(w->control);
+    jw_wait_running(w, urgent); // preempts
+    assert_int_equal(w->why, FT_STOP_PREEMPT);
+    struct ft_job j = jw_get(w, first);
+    assert_int_equal(j.state, FT_JOB_QUEUED);
+    assert_non_null(strstr(j.reason, urgent));
+    jw_assert_event(w, first, "goes back to the queue: preempted by ftjob-");
+    jw_succeed(w);
+    jw_wait_running(w, first);
+    assert_string_equal(jw_get(w, first).reason, "");
+    jw_assert_event(w, first, "info:Fine-tuning job goes on");
+    jw_succeed(w);
+    jw_wait_running(w, late);
+    jw_succeed(w);
+    jw_wait_state(w, late, FT_JOB_SUCCEEDED);
+    assert_int_equal(jw_get(w, first).attempts, 0); // being preempted is no failure
+}
+
+static void test_failures(void **state) {
+    struct world *w = *state;
+    char id[FT_ID_MAX];
+    const struct ft_job_end passing = {
+        .how = FT_END_FAILED, .retry = true, .error_code = "disk", .error_message = "disk full"};
+    jw_create(w, "", id);
+    jw_start_control(w);
+    for (int i = 1; i <= FT_JOB_ATTEMPTS_MAX; i++) {
+        jw_wait_running(w, id);
+        jw_end_job(w, &passing);
+        if (i < FT_JOB_ATTEMPTS_MAX) {
+            char text[64];
+            snprintf(text, sizeof text, "warn:Fine-tuning job goes back to the queue: try %d of 3",
+                     i);
+            jw_wait_running(w, id);
+            jw_assert_event(w, id, text);
+        }
+    }
+    jw_wait_state(w, id, FT_JOB_FAILED);
+    assert_int_equal(w->n_started, FT_JOB_ATTEMPTS_MAX);
+    assert_string_equal(jw_get(w, id).error_code, "disk");
+    jw_create(w, "", id);
+    ft_control_wake(w->control);
+    jw_wait_running(w, id);
+    jw_end_job(w, &(struct ft_job_end){.how = FT_END_FAILED,
+                                       .error_code = "nonfinite_loss",
+                                       .error_message = "line 12: the loss is not finite",
+                                       .error_param = "training_file"});
+    jw_wait_state(w, id, FT_JOB_FAILED);
+    assert_string_equal(jw_get(w, id).error_param, "training_file");
+    pthread_mutex_lock(&w->mutex);
+    w->starts = ERR_UNSUPPORTED;
+    pthread_mutex_unlock(&w->mutex);
+    jw_create(w, "", id);
+    ft_control_wake(w->control);
+    jw_wait_state(w, id, FT_JOB_FAILED);
+    assert_string_equal(jw_get(w, id).error_code, "cannot_start");
+    assert_string_equal(jw_get(w, id).error_param, "graft.lora.r");
+}
+
+// Where nobody trains, jobs say so; where somebody does again, they no longer do.
+static void test_no_trainer(void **state) {
+    struct world *w = *state;
+    struct err_info info = {0};
+    char first[FT_ID_MAX], second[FT_ID_MAX];
+    struct ft_job_runner r = {.validate = jw_run_validate, .no_trainer = "nobody trains", .arg = w};
+    jw_create(w, "", first);
+    jw_create(w, "\"graft\": {\"priority\": 1}", second);
+    jw_ok(ft_control_start(&w->home, &r, &w->control, &info), &info);
+    for (int i = 0; i < 5000 && !jw_get(w, second).reason[0]; i++)
+        jw_nap();
+    assert_string_equal(jw_get(w, first).reason, "nobody trains");
+    assert_string_equal(jw_get(w, second).reason, "nobody trains");
+    jw_assert_event(w, first, "warn:The job waits in the queue: nobody trains");
+    jw_assert_event(w, second, "warn:The job waits in the queue: nobody trains");
+    assert_int_equal(jw_get(w, first).ahead, 0);
+    assert_int_equal(jw_get(w, second).ahead, 1);
+    ft_control_stop(w->control);
+    r.start = jw_run_start;
+    r.stop = jw_run_stop;
+    jw_ok(ft_control_start(&w->home, &r, &w->control, &info), &info);
+    jw_wait_running(w, first);
+    assert_int_equal(jw_get(w, first).ahead, -1);
+    assert_string_equal(jw_get(w, second).reason, "");
+    assert_int_equal(jw_get(w, second).ahead, 0);
+    assert_string_equal(jw_get(w, second).at_work, first);
+}
+
+// The runner is slower than the clients.
+static void test_late_ends(void **state) {
+    struct world *w = *state;
+    struct err_info info = {0};
+    char id[FT_ID_MAX], next[FT_ID_MAX];
+    w->obey = false;
+    jw_create(w, "", id);
+    jw_start_control(w);
+    jw_wait_running(w, id);
+    jw_ok(jw_act(w, id, FT_JOB_PAUSE, &info), &info);
+    while (w->n_stopped == 0)
+        jw_nap();
+    jw_ok(jw_act(w, id, FT_JOB_RESUME, &info), &info);
+    jw_nap();
+    assert_int_equal(w->n_started, 1); // not beside itself
+    jw_succeed(w);                     // it had ended before it was told
+    jw_wait_state(w, id, FT_JOB_SUCCEEDED);
+    jw_create(w, "", id);
+    ft_control_wake(w->control);
+    jw_wait_running(w, id);
+    jw_ok(jw_act(w, id, FT_JOB_CANCEL, &info), &info);
+    while (w->why != FT_STOP_CANCEL)
+        jw_nap();
+    jw_create(w, "", next);
+    ft_control_wake(w->control);
+    jw_succeed(w);
+    jw_wait_running(w, next);
+    assert_int_equal(jw_get(w, id).state, FT_JOB_CANCELLED); // and stays so
+    w->obey = true;
+}
+
+static void test_restart(void **state) {
+    struct world *w = *state;
+    struct err_info info = {0};
+    char runs[FT_ID_MAX], waits[FT_ID_MAX], paused[FT_ID_MAX];
+    jw_create(w, "", runs);
+    jw_create(w, "", waits);
+    jw_create(w, "", paused);
+    jw_ok(jw_act(w, paused, FT_JOB_PAUSE, &info), &info);
+    jw_start_control(w);
+    jw_wait_running(w, runs);
+    jw_wait_state(w, waits, FT_JOB_QUEUED);
+    ft_control_stop(w->control); // a clean stop
+    w->control = NULL;
+    assert_int_equal(w->why, FT_STOP_SHUTDOWN);
+    assert_int_equal(jw_get(w, runs).state, FT_JOB_QUEUED);
+    assert_string_equal(jw_get(w, runs).reason, "the server is stopping");
+    // And one that was killed: the job still runs in the database.
+    bool moved;
+    const struct ft_job_move run = {
+        .from = 1u << FT_JOB_QUEUED, .to = FT_JOB_EVALUATING, .level = "info", .message = "m"};
+    jw_ok(ft_job_move(&w->home, runs, &run, &moved, &info), &info);
+    assert_true(moved);
+    jw_ok(ft_job_move(&w->home, runs, &run, &moved, &info), &info);
+    assert_false(moved);
+    ft_home_close(&w->home);
+    jw_open_home(w);
+    jw_start_control(w);
+    jw_wait_running(w, runs);
+    jw_assert_event(w, runs, "warn:The server was restarted");
+    assert_int_equal(jw_get(w, paused).state, FT_JOB_PAUSED);
+    assert_int_equal(w->n_validated, 2);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_cancel_while_validating, jw_setup, jw_teardown),
+        cmocka_unit_test_setup_teardown(test_priority, jw_setup, jw_teardown),
+        cmocka_unit_test_setup_teardown(test_failures, jw_setup, jw_teardown),
+        cmocka_unit_test_setup_teardown(test_no_trainer, jw_setup, jw_teardown),
+        cmocka_unit_test_setup_teardown(test_late_ends, jw_setup, jw_teardown),
+        cmocka_unit_test_setup_teardown(test_restart, jw_setup, jw_teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
