@@ -366,6 +366,36 @@ static enum err mark(struct ft_home *h, const char *id, const char *why, struct 
                   DB_ARGS(db_t(why), db_t(id)));
 }
 
+static enum err compare(struct ft_home *h, const char *id, const uint8_t *digest,
+                        char damaged[FT_DAMAGE_MAX], struct err_info *info) {
+    struct db_rows q;
+    char hex[2 * SHA256_BYTES + 1] = "", was[sizeof hex] = "";
+    enum err e =
+        db_query(h->db, &q, info, "SELECT sha256 FROM files WHERE id = ?", DB_ARGS(db_t(id)));
+    if (!e && db_next(&q))
+        copy(was, sizeof was, db_text(&q, 0));
+    e = db_rows_end(&q, info);
+    if (digest)
+        hex_encode(digest, SHA256_BYTES, hex);
+    if (!e && was[0] && strcmp(was, hex) != 0)
+        snprintf(damaged, FT_DAMAGE_MAX, "%s",
+                 digest ? "the content on the disk is damaged"
+                        : "the content is missing on the disk");
+    return !e && damaged[0] ? mark(h, id, damaged, info) : e;
+}
+
+enum err ft_file_compare(struct ft_home *h, const char *id, const uint8_t *digest,
+                         char damaged[FT_DAMAGE_MAX], struct err_info *info) {
+    enum err e;
+    int tries = 0;
+    damaged[0] = '\0';
+    do {
+        if (!(e = db_begin(h->db, info)))
+            e = db_end(h->db, compare(h, id, digest, damaged, info), info);
+    } while (ft__again(e, &tries));
+    return e;
+}
+
 static enum err check_content(struct ft_home *h, struct err_info *info) {
     int64_t seq = 0;
     for (;;) {

@@ -65,6 +65,11 @@ enum err ft_file_list(struct ft_home *h, const struct ft_file_query *q,
                       void (*each)(void *arg, const struct ft_file *f), void *arg, bool *more,
                       struct err_info *info);
 
+// Somebody has read the whole content: `digest` is its SHA-256; NULL: it is not there. Where that is not what
+// was stored, the file gets status error, and *damaged is what was found, else empty.
+enum { FT_DAMAGE_MAX = 96 };
+enum err ft_file_compare(struct ft_home *h, const char *id, const uint8_t *digest,
+                         char damaged[FT_DAMAGE_MAX], struct err_info *info);
 // Deletes what has expired and is not in use. Expired files are not found, also before this.
 enum err ft_files_expire(struct ft_home *h, struct err_info *info);
 // At start: drops content without a record; a record whose content is not there gets status error.

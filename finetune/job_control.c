@@ -212,6 +212,18 @@ static void fail(struct ft_control *c, const char *id, const struct err_info *in
     (void)move(c, id, &m, &moved);
 }
 
+static void validate_again(struct ft_control *c, const char *id, const struct err_info *info) {
+    bool moved;
+    char message[400];
+    snprintf(message, sizeof message, "The job's files are read again: %.300s", info->message);
+    const struct ft_job_move m = {.from = BIT(RUNNING),
+                                  .to = FT_JOB_VALIDATING,
+                                  .level = "warn",
+                                  .message = message,
+                                  .tried = true};
+    (void)move(c, id, &m, &moved);
+}
+
 static void start(struct ft_control *c, const struct ft_job *j) {
     struct err_info info = {0};
     bool moved = false;
@@ -232,6 +244,10 @@ static void start(struct ft_control *c, const struct ft_job *j) {
     if (!e)
         return;
     c->running[0] = '\0';
+    if (e == ERR_FORMAT && j->attempts + 1 < FT_JOB_ATTEMPTS_MAX) {
+        validate_again(c, j->id, &info);
+        return;
+    }
     if (!passes(e)) {
         fail(c, j->id, &info);
         return;

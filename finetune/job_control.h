@@ -35,7 +35,8 @@ struct ft_job_runner {
     // Whether a job could be started now; NULL: always.
     bool (*ready)(void *arg);
     // Control thread; begins and returns at once. After ERR_OK the runner calls ft_control_ended
-    // exactly once, from any thread. ERR_LOADING: later. NULL: there is no trainer, and jobs stay in
+    // exactly once, from any thread. ERR_LOADING: later. ERR_FORMAT: what `validate` made is damaged or
+    // gone, so the job goes back to it. NULL: there is no trainer, and jobs stay in
     // the queue.
     enum err (*start)(void *arg, const struct ft_job *job, struct err_info *info);
     const char *no_trainer; // the reason that such jobs are given, or were by an earlier process

@@ -4,6 +4,7 @@
 #include "base/hash.h"
 #include "base/json_load.h"
 #include "base/json_write.h"
+#include "finetune/files.h"
 #include "finetune/job_log.h"
 #include <stdio.h>
 #include <string.h>
@@ -116,6 +117,25 @@ static enum err check_file(struct check *c, const char *id, const char *name, co
     return e;
 }
 
+// What was read is what was uploaded? Bad lines of a file that the disk has damaged are no client's
+// fault, and good ones are not what the job was made for.
+static enum err check_content(struct check *c, enum err e, const char *id, const char *name,
+                              const char *param, struct err_info *info) {
+    static const uint8_t unread[SHA256_BYTES] = {0};
+    struct err_info own;
+    char damaged[FT_DAMAGE_MAX] = "";
+    bool read = memcmp(c->report.digest, unread, sizeof unread) != 0;
+    if (!read && e != ERR_NOT_FOUND)
+        return e;
+    enum err f =
+        ft_file_compare(c->v->home, id, read ? c->report.digest : NULL, damaged, e ? &own : info);
+    if (!damaged[0])
+        return e ? e : f;
+    snprintf(c->why->param, sizeof c->why->param, "%s", param);
+    snprintf(c->why->code, sizeof c->why->code, "%s", read ? "file_damaged" : "file_missing");
+    return err_set(info, ERR_INVALID, param, "%s %s: %s; upload it again", name, id, damaged);
+}
+
 static enum err overlap(struct check *c, struct err_info *info) {
     char path[740];
     struct ft_dataset *training = NULL, *validation = NULL;
@@ -149,6 +169,7 @@ static enum err check_files(struct check *c, struct err_info *info) {
     snprintf(c->folder, sizeof c->folder, "%s/jobs/%s", c->v->home->path, j->id);
     c->opts.min_examples = FT_MIN_EXAMPLES;
     e = check_file(c, j->training_file, "Training file", "training_file", "training.tokens", info);
+    e = check_content(c, e, j->training_file, "Training file", "training_file", info);
     if (e)
         return e;
     tell_report(c, j->training_file);
@@ -157,6 +178,7 @@ static enum err check_files(struct check *c, struct err_info *info) {
     c->opts.min_examples = 1;
     e = check_file(c, j->validation_file, "Validation file", "validation_file", "validation.tokens",
                    info);
+    e = check_content(c, e, j->validation_file, "Validation file", "validation_file", info);
     if (!e)
         e = overlap(c, info);
     if (!e)

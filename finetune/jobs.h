@@ -5,6 +5,7 @@
 //
 //   validating_files -> queued -> running -> evaluating -> publishing -> succeeded
 //   validating_files .. evaluating -> paused -> validating_files, queued
+//   running -> validating_files                 what was made of its files is damaged
 //   running .. publishing -> queued             preempted, restarted, tried again
 //   any of them -> failed, cancelled (not cancelled once ft_job_publish has named a version)
 //

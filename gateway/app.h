@@ -41,8 +41,9 @@ struct app {
     const char *model_path;
     char fingerprint[64]; // system_fingerprint of the base
     char kernel_set[96];
-    _Atomic(const char *) digest; // SHA-256 of the model's content, once it is known
-    int64_t created;              // Unix seconds
+    _Atomic(const char *) digest_error; // why there will be none, or NULL
+    _Atomic(const char *) digest;       // SHA-256 of the model's content, once it is known
+    int64_t created;                    // Unix seconds
     int64_t drain_timeout_ns;
     int64_t request_timeout_ns;      // 0: none
     _Atomic int64_t accept_until_ns; // while draining, requests are still taken until then
@@ -58,6 +59,12 @@ struct app {
 
 static inline enum app_state app_state(const struct app *a) {
     return (enum app_state)atomic_load_explicit(&a->state, memory_order_acquire);
+}
+
+// Whether the model's digest is known, or known not to come.
+static inline bool app_digest_ended(const struct app *a) {
+    return atomic_load_explicit(&a->digest, memory_order_acquire) ||
+           atomic_load_explicit(&a->digest_error, memory_order_acquire);
 }
 
 // The routes of the public API; NULL-terminated by n. `app` outlives the server.

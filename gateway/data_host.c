@@ -49,9 +49,7 @@ static const char *jobs_wait(void *arg) {
     case APP_READY:
         break;
     }
-    return atomic_load_explicit(&h->app->digest, memory_order_acquire)
-               ? NULL
-               : "the model's digest is not known yet";
+    return app_digest_ended(h->app) ? NULL : "the model's digest is not known yet";
 }
 
 // ---- what is asked of models

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a job asks for, as a training run.
+#include "base/diskio.h"
 #include "base/hash.h"
 #include "base/json_load.h"
 #include "base/mem.h"
@@ -66,6 +67,8 @@ static enum err fresh_tokens(struct job_runner *r, const char *file, const char 
     if (ft_dataset_key(opts, key))
         return err_set(info, ERR_NOMEM, NULL, "out of memory");
     enum err e = ft_dataset_open(path, out, info);
+    if (e == ERR_IO || e == ERR_NOT_FOUND) // as one that is damaged: it can be made again
+        info->code = e = ERR_FORMAT;
     if (e || !memcmp(key, ft_dataset_key_of(*out), sizeof key))
         return e;
     ft_dataset_close(*out);
@@ -77,6 +80,15 @@ static enum err fresh_tokens(struct job_runner *r, const char *file, const char 
     e = ft_dataset_build(from, path, opts, report, info);
     mem_free(report);
     return e ? e : ft_dataset_open(path, out, info);
+}
+
+void job__drop_tokens(const struct job_run *run) {
+    int dir = open(run->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (dir < 0)
+        return;
+    (void)diskio_unlink(dir, "training.tokens");
+    (void)diskio_unlink(dir, "validation.tokens");
+    close(dir);
 }
 
 static enum err open_data(struct job_runner *r, const char *file, const char *name,
@@ -145,7 +157,14 @@ static enum err open_model(struct job_runner *r, struct err_info *info) {
     t->retention_class = r->run->spec.retention_class;
     kn_ops_cpu.info(h->device, &t->device_info);
     const char *digest = atomic_load_explicit(&r->app->digest, memory_order_acquire);
-    snprintf(t->base_digest, sizeof t->base_digest, "%s", digest ? digest : "");
+    const char *none = atomic_load_explicit(&r->app->digest_error, memory_order_acquire);
+    if (!digest)
+        return err_set(
+            info, ERR_UNSUPPORTED, "model",
+            "the digest of the model's files could not be made (%s), so no adapter could "
+            "say what it belongs to; start the server anew",
+            none ? none : "it is not known yet");
+    snprintf(t->base_digest, sizeof t->base_digest, "%s", digest);
     snprintf(t->run_id, sizeof t->run_id, "%s", r->run->id);
     enum err e = job_check(r->app, r->options, &r->run->spec, info);
     if (!e)

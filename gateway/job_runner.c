@@ -79,7 +79,9 @@ static void *run_job(void *arg) {
         end.how = FT_END_STOPPED;
     } else if (e) {
         end.how = FT_END_FAILED;
-        end.retry = may_pass(e);
+        end.retry = may_pass(e) || e == ERR_FORMAT;
+        if (e == ERR_FORMAT)
+            job__drop_tokens(r->run);
         snprintf(end.error_code, sizeof end.error_code, "%s",
                  r->run->code ? r->run->code : code_of(e));
         snprintf(end.error_message, sizeof end.error_message, "%s", info.message);
@@ -110,7 +112,7 @@ static void drop_run(struct job_runner *r) {
 bool job_runner_ready(void *arg) {
     const struct job_runner *r = arg;
     return app_state(r->app) == APP_READY && r->app->adapters &&
-           atomic_load_explicit(&r->app->digest, memory_order_acquire);
+           app_digest_ended(r->app); // without one the start says why not
 }
 
 enum err job_runner_start(void *arg, const struct ft_job *job, struct err_info *info) {

@@ -27,6 +27,7 @@ enum err job__tell_resolved(struct job_runner *r, struct err_info *info); // wha
 // Of struct train_hooks; arg is the struct job_runner.
 void job__on_tell(void *arg, const char *message);
 enum err job__on_step(void *arg, const struct ft_progress *p, struct err_info *info);
+void job__drop_tokens(const struct job_run *run); // damaged: the next start makes them again
 enum err job__room(void *arg, struct err_info *info);
 enum err job__on_saved(void *arg, const struct ft_state *s, struct err_info *info);
 

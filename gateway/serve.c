@@ -38,6 +38,7 @@ struct serve {
     struct mdl_digest *digest;
     struct thread digest_thread;
     bool digest_runs;
+    char digest_error[256];
     _Atomic bool stopping;
 };
 
@@ -167,13 +168,20 @@ static const char *cache_folder(const struct serve_options *o, char *buf, size_t
     return buf;
 }
 
+// Jobs that need it must not wait for ever.
+static void no_digest(struct serve *s, const char *why) {
+    log_write(&s->log, LOG_WARN, "model digest: %s", why);
+    snprintf(s->digest_error, sizeof s->digest_error, "%.200s", why);
+    atomic_store_explicit(&s->app.digest_error, s->digest_error, memory_order_release);
+}
+
 static void *digest_main(void *arg) {
     struct serve *s = arg;
     bool done = false;
     struct err_info info;
     while (!done && !atomic_load(&s->stopping)) {
         if (mdl_digest_step(s->digest, DIGEST_STEP, &done, &info)) {
-            log_write(&s->log, LOG_WARN, "model digest: %s", info.message);
+            no_digest(s, info.message);
             return NULL;
         }
     }
@@ -187,10 +195,12 @@ static void start_digest(struct serve *s) {
     struct err_info info;
     if (mdl_digest_create(s->host.source, cache_folder(&s->options, buf, sizeof buf), &s->digest,
                           &info)) {
-        log_write(&s->log, LOG_WARN, "model digest: %s", info.message);
+        no_digest(s, info.message);
         return;
     }
     s->digest_runs = !thread_start(&s->digest_thread, "graft-digest", digest_main, s);
+    if (!s->digest_runs)
+        no_digest(s, "no thread could be started");
 }
 
 // ---- life

@@ -18,12 +18,14 @@ INVALID = "invalid_request_error"
 
 
 class Folder(unittest.TestCase):
+    model = TINY
+
     def setUp(self):
         self.folder = tempfile.mkdtemp(prefix="graft-e2e-")
         self.addCleanup(shutil.rmtree, self.folder)
 
     def start(self, *options, **kw):
-        return Server(TINY, "--served-model-name", "tiny", "--data-dir", self.folder, *options, **kw)
+        return Server(self.model, "--served-model-name", "tiny", "--data-dir", self.folder, *options, **kw)
 
     def connect(self, server, key="x"):
         client = openai.OpenAI(base_url=server.url + "/v1", api_key=key, max_retries=0)

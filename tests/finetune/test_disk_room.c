@@ -26,6 +26,7 @@ struct world {
     // the runner
     _Atomic(struct ft_control *) control;
     _Atomic int n_started, n_validated;
+    _Atomic int damaged;  // so many starts find what validation made damaged
     _Atomic bool no_room; // what the job writes finds the disk full
 };
 
@@ -188,8 +189,12 @@ static void nap(void) {
 static enum err start(void *arg, const struct ft_job *job, struct err_info *info) {
     struct world *w = arg;
     struct ft_job_end end = {.how = FT_END_SUCCEEDED, .retry = true};
-    (void)job, (void)info;
+    (void)job;
     w->n_started++;
+    if (w->damaged > 0) {
+        w->damaged--;
+        return err_set(info, ERR_FORMAT, NULL, "its end is missing");
+    }
     if (w->no_room) {
         end.how = FT_END_FAILED;
         strcpy(end.error_code, "disk_full");
@@ -329,6 +334,54 @@ static void test_nothing_is_begun(void **state) {
     wait_reason(w, id, FT_JOB_SUCCEEDED, "");
 }
 
+// What was made of its files is damaged: they are read again, but not for ever.
+static void test_reads_again(void **state) {
+    struct world *w = *state;
+    struct err_info info = {0};
+    char file[FT_ID_MAX], id[FT_ID_MAX];
+    ok(upload(w, file, &info), &info);
+    for (int damaged = 1; damaged <= FT_JOB_ATTEMPTS_MAX; damaged += FT_JOB_ATTEMPTS_MAX - 1) {
+        bool fails = damaged == FT_JOB_ATTEMPTS_MAX;
+        w->n_validated = 0;
+        w->damaged = damaged;
+        ok(create(w, file, id, &info), &info);
+        begin(w);
+        wait_reason(w, id, fails ? FT_JOB_FAILED : FT_JOB_SUCCEEDED, "");
+        assert_int_equal(w->n_validated, fails ? damaged : damaged + 1);
+        if (fails)
+            assert_string_equal(get(w, id).error_message, "its end is missing");
+        advance(w, 1);
+    }
+}
+
+// Content that is not what was stored, or not there: the file says so from then on.
+static void test_compare(void **state) {
+    struct world *w = *state;
+    struct err_info info = {0};
+    struct ft_file f;
+    char id[FT_ID_MAX], gone[FT_ID_MAX], why[FT_DAMAGE_MAX];
+    uint8_t digest[SHA256_BYTES];
+    ok(upload(w, id, &info), &info);
+    ok(upload(w, gone, &info), &info);
+    assert_int_equal(sha256("{}\n", 3, digest), ERR_OK);
+    ok(ft_file_compare(&w->home, id, digest, why, &info), &info);
+    assert_string_equal(why, "");
+    ok(ft_file_get(&w->home, 0, id, &f, &info), &info);
+    assert_false(f.error);
+    digest[31] ^= 1;
+    w->full = true; // also then
+    ok(ft_file_compare(&w->home, id, digest, why, &info), &info);
+    w->full = false;
+    assert_non_null(strstr(why, "damaged"));
+    ok(ft_file_get(&w->home, 0, id, &f, &info), &info);
+    assert_true(f.error);
+    assert_string_equal(f.status_details, why);
+    ok(ft_file_compare(&w->home, gone, NULL, why, &info), &info);
+    assert_non_null(strstr(why, "missing"));
+    ok(ft_file_compare(&w->home, "file-none", NULL, why, &info), &info); // deleted meanwhile
+    assert_string_equal(why, "");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_reserve, setup, teardown),
@@ -336,6 +389,8 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_job_waits, setup, teardown),
         cmocka_unit_test_setup_teardown(test_run_waits, setup, teardown),
         cmocka_unit_test_setup_teardown(test_nothing_is_begun, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_reads_again, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_compare, setup, teardown),
     };
     json_set_alloc_funcs(mem_alloc, mem_free);
     return cmocka_run_group_tests(tests, NULL, NULL);
