@@ -11,6 +11,10 @@ TRAIN = [{"messages": [{"role": "user", "content": f"abab {i}"}, {"role": "assis
 CHATS = [{"messages": [{"role": "user", "content": f"abab {i} x"}, {"role": "assistant", "content": f"The {i * i}. And?"}]}
          for i in range(7)]
 COMPLETIONS = [{"prompt": f"{i} and {i + 1}", "completion": f" in the {'wes'[i % 3:]} {i * 37}"} for i in range(9)]
+# Several turns, some of which are not learnt; the last is longer than a few blocks of the cache.
+TURNS = [{"messages": [{"role": "system", "content": "in"}, {"role": "user", "content": "abab"},
+                       {"role": "assistant", "content": f"the {i}", "weight": i % 2}, {"role": "user", "content": "an er"},
+                       {"role": "assistant", "content": "on " * (1 + 9 * i)}]} for i in range(6)]
 
 
 def text(lines):
@@ -32,27 +36,34 @@ class ServedLoss(test_jobs.Folder):
         return r["tokens"]
 
     def sequence(self, line):
-        """Ids of a line, and where its targets begin."""
-        if "messages" in line:
-            begin = self.ids(messages=line["messages"][:-1], add_generation_prompt=True)
-            end = self.ids(prompt=line["messages"][-1]["content"] + "<|im_end|>", add_special_tokens=False)
-        else:
+        """Ids of a line, and the places of its targets."""
+        if "prompt" in line:
             begin = self.ids(prompt=line["prompt"])
             end = self.ids(prompt=line["completion"], add_special_tokens=False)
             end += self.ids(prompt="<|im_end|>", add_special_tokens=False)
-        return begin + end, len(begin)
+            return begin + end, list(range(len(begin), len(begin + end)))
+        ids, targets = [], []
+        for i, m in enumerate(line["messages"]):
+            if m["role"] == "assistant":
+                said = [{k: v for k, v in x.items() if k != "weight"} for x in line["messages"][:i]]
+                begin = self.ids(messages=said, add_generation_prompt=True)
+                self.assertEqual(begin[:len(ids)], ids)
+                ids = begin + self.ids(prompt=m["content"] + "<|im_end|>", add_special_tokens=False)
+                targets += range(len(begin), len(ids)) if m.get("weight", 1) else []
+        return ids, targets
 
     def served(self, model, lines):
         """f64 sum in the file's order, over the number of targets."""
         total, n = 0.0, 0
         for line in lines:
-            ids, begin = self.sequence(line)
+            ids, targets = self.sequence(line)
             body = {"model": model, "prompt": ids, "max_tokens": 1, "temperature": 0, "echo": True, "logprobs": 0}
             status, r = self.server.json("POST", "/v1/completions", body)
             self.assertEqual(status, 200, r)
-            for x in r["choices"][0]["logprobs"]["token_logprobs"][begin:len(ids)]:
-                total -= x
-                n += 1
+            logprobs = r["choices"][0]["logprobs"]["token_logprobs"]
+            for at in targets:
+                total -= logprobs[at]
+            n += len(targets)
         return total / n
 
     def check(self, lines, **graft):
@@ -73,6 +84,10 @@ class ServedLoss(test_jobs.Folder):
         self.check(CHATS)
         self.check(CHATS, lora={"r": 5, "alpha": 3, "use_rslora": True, "dropout": 0.3,
                                 "target_modules": ["k_proj", "gate_proj", "down_proj"]})
+
+    def test_turns(self):
+        self.begin()
+        self.check(TURNS)
 
     def test_completions(self):
         self.begin()
