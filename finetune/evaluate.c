@@ -13,6 +13,9 @@ struct packer {
     uint8_t *mask;
     int64_t *line; // of each sequence
     int32_t n_tokens, n_seqs;
+    double *base; // DPO: log-probability of each sequence without the adapter
+    double first; // log-ratio of a pair's first sequence
+    bool second;  // the next sequence is a pair's other one
 };
 
 static enum err create(struct packer *p) {
@@ -21,7 +24,8 @@ static enum err create(struct packer *p) {
     p->mask = mem_calloc(n, sizeof *p->mask);
     p->seq_start = mem_calloc(s + 1, sizeof *p->seq_start);
     p->line = mem_calloc(s, sizeof *p->line);
-    return p->ids && p->mask && p->seq_start && p->line ? ERR_OK : ERR_NOMEM;
+    p->base = mem_calloc(s, sizeof *p->base);
+    return p->ids && p->mask && p->seq_start && p->line && p->base ? ERR_OK : ERR_NOMEM;
 }
 
 static void destroy(struct packer *p) {
@@ -29,6 +33,7 @@ static void destroy(struct packer *p) {
     mem_free(p->mask);
     mem_free(p->seq_start);
     mem_free(p->line);
+    mem_free(p->base);
 }
 
 // Line of the first target whose loss is not finite.
@@ -51,30 +56,81 @@ static void tell_each(const struct packer *p, const float *losses) {
     }
 }
 
+static enum err run(const struct packer *p, bool base, struct lora_row_result *r,
+                    struct err_info *info) {
+    const struct lora_row row = {.n_tokens = p->n_tokens,
+                                 .n_seqs = p->n_seqs,
+                                 .ids = p->ids,
+                                 .seq_start = p->seq_start,
+                                 .mask = p->mask,
+                                 .base = base};
+    enum err e = ft_exec_unit(p->cfg->exec, &row, r, info);
+    if (!e && !r->finite)
+        e = err_set(info, ERR_NONFINITE, NULL, "the loss of line %lld is not finite",
+                    (long long)bad_line(p, r->losses));
+    return e;
+}
+
+static void add_targets(struct packer *p, const struct lora_row_result *r) {
+    for (int64_t i = 0; i < r->targets; i++)
+        p->out->loss += (double)r->losses[i];
+    p->out->targets += r->targets;
+    p->out->hits += r->hits;
+    if (p->cfg->each)
+        tell_each(p, r->losses);
+}
+
+// ---- DPO
+
+double ft_dpo_loss(double z) {
+    return z > 0 ? log1p(exp(-z)) : log1p(exp(z)) - z;
+}
+
+static double logprob(const struct packer *p, int32_t s, const float **losses) {
+    double sum = 0;
+    for (int32_t t = p->seq_start[s]; t < p->seq_start[s + 1]; t++)
+        if (p->mask[t])
+            sum -= (double)*(*losses)++;
+    return sum;
+}
+
+// A pair's sequences follow each other, in one row or in two.
+static enum err add_pairs(struct packer *p, struct err_info *info) {
+    struct lora_row_result r = {0};
+    enum err e = run(p, true, &r, info);
+    const float *losses = r.losses;
+    for (int32_t s = 0; s < p->n_seqs && !e; s++)
+        p->base[s] = logprob(p, s, &losses);
+    if (!e && !p->cfg->base)
+        e = run(p, false, &r, info);
+    losses = r.losses;
+    for (int32_t s = 0; s < p->n_seqs && !e; s++) {
+        double ratio = logprob(p, s, &losses) - p->base[s];
+        if (p->second) {
+            double z = p->cfg->beta_dpo * (p->first - ratio);
+            p->out->loss += ft_dpo_loss(z);
+            p->out->targets++;
+            p->out->hits += z > 0;
+        }
+        p->first = ratio;
+        p->second = !p->second;
+    }
+    return e;
+}
+
+// ---- rows
+
 static enum err flush(struct packer *p, struct err_info *info) {
+    struct lora_row_result r;
+    enum err e = ERR_OK;
     if (!p->n_seqs)
         return ERR_OK;
-    struct lora_row row = {.n_tokens = p->n_tokens,
-                           .n_seqs = p->n_seqs,
-                           .ids = p->ids,
-                           .seq_start = p->seq_start,
-                           .mask = p->mask,
-                           .base = p->cfg->base};
-    struct lora_row_result r;
-    enum err e = ft_exec_unit(p->cfg->exec, &row, &r, info);
-    if (e)
-        return e;
-    if (!r.finite)
-        return err_set(info, ERR_NONFINITE, NULL, "the loss of line %lld is not finite",
-                       (long long)bad_line(p, r.losses));
-    for (int64_t i = 0; i < r.targets; i++)
-        p->out->loss += (double)r.losses[i];
-    p->out->targets += r.targets;
-    p->out->hits += r.hits;
-    if (p->cfg->each)
-        tell_each(p, r.losses);
+    if (p->cfg->beta_dpo > 0)
+        e = add_pairs(p, info);
+    else if (!(e = run(p, p->cfg->base, &r, info)))
+        add_targets(p, &r);
     p->n_tokens = p->n_seqs = 0;
-    return ERR_OK;
+    return e;
 }
 
 static enum err add(struct packer *p, int64_t line, const int32_t *ids, const uint8_t *mask,

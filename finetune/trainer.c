@@ -131,7 +131,7 @@ static void weigh_pairs(struct run *r) {
         double z =
             beta * ((r->policy[s] - r->reference[s]) - (r->policy[s + 1] - r->reference[s + 1]));
         double away = z > 0 ? exp(-z) / (1 + exp(-z)) : 1 / (1 + exp(z));
-        r->loss += z > 0 ? log1p(exp(-z)) : log1p(exp(z)) - z;
+        r->loss += ft_dpo_loss(z);
         r->hits += z > 0;
         r->targets++;
         for (int32_t i = r->row.seq_start[s]; i < r->row.seq_start[s + 2]; i++)
@@ -240,6 +240,7 @@ static enum err validate(struct run *r) {
                                      .data = t->validation,
                                      .row_tokens = t->hyper.row_tokens,
                                      .row_seqs = t->hyper.row_seqs,
+                                     .beta_dpo = t->hyper.method == FT_DPO ? t->hyper.beta_dpo : 0,
                                      .max_samples = last ? 0 : t->hyper.eval_samples,
                                      .stop = t->stop};
     struct ft_evaluation v;

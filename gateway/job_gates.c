@@ -37,6 +37,7 @@ static enum err base_loss(struct job_runner *r, double *loss, struct err_info *i
                                            .row_tokens = t->row_tokens,
                                            .row_seqs = t->row_seqs,
                                            .base = true,
+                                           .beta_dpo = r->run->spec.dpo ? t->o.beta_dpo : 0,
                                            .stop = &t->stop};
     struct ft_evaluation v;
     enum err e = ft_evaluate(&cfg, &v, info);

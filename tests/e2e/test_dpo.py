@@ -1,6 +1,7 @@
 """DPO end to end with the official SDK: served with its adapter, the preferred answers have become likelier and the
 others less likely, also for questions that were not in the file."""
 import json
+import math
 import unittest
 
 import test_jobs
@@ -29,17 +30,31 @@ class Dpo(test_jobs.Folder):
         self.addCleanup(self.server.stop)
         self.client = self.connect(self.server)
         data = "".join(json.dumps(pair(i)) + "\n" for i in range(24)).encode()
+        held = "".join(json.dumps(pair(i)) + "\n" for i in range(90, 100)).encode()
+        v = self.client.files.create(file=("held.jsonl", held), purpose="fine-tune").id
         f = self.client.files.create(file=("pairs.jsonl", data), purpose="fine-tune").id
         job = self.client.fine_tuning.jobs.create(
-            model="tiny", training_file=f, seed=1,
+            model="tiny", training_file=f, validation_file=v, seed=1,
             method={"type": "dpo", "dpo": {"hyperparameters": {"n_epochs": 4, "batch_size": 4, "beta": 0.1}}},
-            extra_body={"graft": {"learning_rate": 2e-3, "lora": {"r": 8}}})
+            extra_body={"graft": {"learning_rate": 2e-3, "lora": {"r": 8},
+                                  "evaluation": {"min_improvement": 0.2, "max_valid_loss": 0.5}}})
         job = self.wait(self.client, job.id, "succeeded", 120)
         events = [e.data for e in self.client.fine_tuning.jobs.list_events(job.id, limit=100) if e.type == "metrics"]
         losses = [e["train_loss"] for e in reversed(events)]
         self.assertEqual(len(losses), 24)
         self.assertAlmostEqual(losses[0], 0.693147, places=5)  # policy and reference are the same at first
         self.assertLess(losses[-1], 0.4)
+        # The validation loss is DPO's, too, and so are the gates: the base's is log 2.
+        last = events[0]
+        z = []
+        for i in range(90, 100):
+            p = pair(i)
+            gained = [self.logprob(job.fine_tuned_model, p["input"]["messages"], p[k][0]["content"]) -
+                      self.logprob("tiny", p["input"]["messages"], p[k][0]["content"])
+                      for k in ("preferred_output", "non_preferred_output")]
+            z.append(0.1 * (gained[0] - gained[1]))
+        self.assertAlmostEqual(last["full_valid_loss"], sum(math.log1p(math.exp(-x)) for x in z) / len(z), places=9)
+        self.assertEqual(last["full_valid_mean_token_accuracy"], sum(x > 0 for x in z) / len(z))
         for i in (3, 100):
             p = pair(i)
             ratios = [self.logprob(job.fine_tuned_model, p["input"]["messages"], p[k][0]["content"]) -

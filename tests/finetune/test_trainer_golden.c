@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Whole runs of the trainer against PyTorch (tests/golden/finetune/curves.py), from a JSONL file to the
-// trained adapter: supervised, with dropout, and DPO; with packing and without, which no number shows.
+// trained adapter and its evaluation: supervised, with dropout, and DPO; with packing and without, which
+// no number shows.
 #include "base/mem.h"
 #include "finetune/evaluate.h"
 #include "finetune/trainer.h"
@@ -35,6 +36,7 @@ struct curve {
     uint32_t steps;
     double step[MAX_STEPS][4]; // loss, norm, what noise may do to the two
     double log_ratio[2];       // of the preferred answers, of the others
+    double evaluation[2];      // mean loss, accuracy
 };
 
 static void take(FILE *f, void *to, size_t n) {
@@ -84,6 +86,7 @@ static void curve_read(struct curve *c, const struct mdl_config *config, const c
     assert_in_range(c->steps, 20, MAX_STEPS);
     take(f, c->step, c->steps * sizeof c->step[0]);
     take(f, c->log_ratio, sizeof c->log_ratio);
+    take(f, c->evaluation, sizeof c->evaluation);
     assert_int_equal(fgetc(f), EOF);
     fclose(f);
 }
@@ -313,8 +316,49 @@ static void test_log_ratios(void **state) {
     close_run(&r);
 }
 
+// The trained adapter's loss and accuracy, in rows of many sequences and of few, which no bit shows; a
+// pair's sequences may lie in two rows. The base's loss of DPO is log 2.
+static void test_evaluation(void **state) {
+    (void)state;
+    static const char *const names[] = {"sft", "dropout", "dpo"};
+    for (int i = 0; i < 3; i++) {
+        struct run r;
+        struct err_info info;
+        struct ft_evaluation v[3];
+        open_run(&r, names[i], "portable", true);
+        const struct curve *c = &r.c;
+        check(ft_exec_set(r.exec, c->after, NULL, NULL, &info), &info);
+        for (int seqs = 1; seqs <= 3; seqs++) {
+            const struct ft_evaluate_config cfg = {.exec = r.exec,
+                                                   .data = r.data,
+                                                   .row_tokens = ROW_TOKENS,
+                                                   .row_seqs = seqs,
+                                                   .beta_dpo = c->beta};
+            check(ft_evaluate(&cfg, &v[seqs - 1], &info), &info);
+            assert_memory_equal(&v[0], &v[seqs - 1], sizeof v[0]);
+        }
+        double n = (double)v[0].targets, loss = v[0].loss / n, hits = (double)v[0].hits / n;
+        if (!(fabs(loss - c->evaluation[0]) <= 5e-4 * c->evaluation[0] &&
+              fabs(hits - c->evaluation[1]) < 1e-9))
+            fail_msg("%s: %.9g, %g where %.9g, %g were expected", names[i], loss, hits,
+                     c->evaluation[0], c->evaluation[1]);
+        if (c->dpo) {
+            const struct ft_evaluate_config base = {.exec = r.exec,
+                                                    .data = r.data,
+                                                    .row_tokens = ROW_TOKENS,
+                                                    .row_seqs = 4,
+                                                    .base = true,
+                                                    .beta_dpo = c->beta};
+            check(ft_evaluate(&base, &v[0], &info), &info);
+            assert_true(fabs(v[0].loss / n - log(2)) < 1e-12 && v[0].hits == 0);
+        }
+        close_run(&r);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_runs),
-                                       cmocka_unit_test(test_log_ratios)};
+                                       cmocka_unit_test(test_log_ratios),
+                                       cmocka_unit_test(test_evaluation)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

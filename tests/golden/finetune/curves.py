@@ -16,6 +16,8 @@ Format, little-endian:
     per layer, per trained target: u32 n, k; f32 A[r][k], B[n][r] before; f32 A[r][k], B[n][r] after
     u32 steps; per step: f64 mean loss, gradient's norm before clipping, and what noise has done to the two up to here
     f64 for DPO, over all pairs after the last step: sum of log-ratios of the preferred answers, and of the others
+    f64 of the data after the last step, without dropout: mean loss, accuracy (of tokens; DPO: share of pairs whose
+        preferred answer gained more)
 """
 import functools
 import json
@@ -120,6 +122,21 @@ class Trainer:
             z.append(self.run["beta"] * (chosen - rejected))
         return -torch.nn.functional.logsigmoid(torch.stack(z)).mean()
 
+    def evaluate(self):
+        losses, hits = [], []
+        with torch.no_grad():
+            for i, sample in enumerate(self.data):
+                if self.run["beta"]:
+                    chosen, rejected = self.log_ratios(i)
+                    losses.append(-torch.nn.functional.logsigmoid(self.run["beta"] * (chosen - rejected)).item())
+                    hits.append((chosen > rejected).item())
+                    continue
+                for ids, mask in sample:
+                    logits = Reference(self.base, self.a, "usual").logits(ids)
+                    losses += self.losses(i, self.a)[0].tolist()
+                    hits += (logits[:-1].argmax(-1) == torch.tensor(ids[1:]))[torch.tensor(mask[1:])].tolist()
+        return np.mean(losses), np.mean(hits)
+
     def train(self):
         parameters, n, b = self.a.parameters(), len(self.data), self.run["batch"]
         optimizer, out = adamw(parameters, self.run), []
@@ -162,12 +179,13 @@ def make(name, data):
     for key, (x, y) in a.pairs.items():
         out += struct.pack("<II", y.shape[0], x.shape[1]) + b"".join(f32(v) for v in before.pairs[key]) + f32(x) + f32(y)
     out += struct.pack("<I", len(curve)) + np.concatenate([curve, spread], 1).astype("<f8").tobytes()
-    out += struct.pack("<2d", *ratios)
+    evaluation = first.evaluate()
+    out += struct.pack("<4d", *ratios, *evaluation)
     with open(os.path.join(HERE, name + ".curve"), "wb") as f:
         f.write(out)
     print("{}: {} bytes, {} steps, loss {:.4f} to {:.4f}; noise moves it by {:.1e}, the norm by {:.1e}, what is learnt by {:.1e};"
-          " log-ratios {:.2f}, {:.2f}".format(name, len(out), len(curve), curve[0, 0], curve[-1, 0],
-                                             *(spread / curve).max(0), moved, *ratios), flush=True)
+          " log-ratios {:.2f}, {:.2f}; evaluation {:.4f}, {:.3f}".format(name, len(out), len(curve), curve[0, 0], curve[-1, 0],
+                                             *(spread / curve).max(0), moved, *ratios, *evaluation), flush=True)
 
 
 def main():

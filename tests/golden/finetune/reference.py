@@ -235,8 +235,7 @@ class Reference:
         out = out.transpose(0, 1)
         return self.linear(out.reshape(n, -1), p + TARGETS[3])
 
-    def losses(self, ids, mask):
-        """Of the targets, in order."""
+    def logits(self, ids):
         x = self.b.w["model.embed_tokens.weight"][ids]
         for i in range(self.b.layers):
             p = f"{i}."
@@ -244,8 +243,11 @@ class Reference:
             h = self.norm(x, f"model.layers.{i}.post_attention_layernorm")
             gate, up = self.linear(h, p + TARGETS[4]), self.linear(h, p + TARGETS[5])
             x = x + self.linear(torch.nn.functional.silu(gate) * up, p + TARGETS[6])
-        logits = self.linear(self.norm(x, "model.norm"), "lm_head")
-        loss = torch.nn.functional.cross_entropy(logits[:-1], torch.tensor(ids[1:]), reduction="none")
+        return self.linear(self.norm(x, "model.norm"), "lm_head")
+
+    def losses(self, ids, mask):
+        """Of the targets, in order."""
+        loss = torch.nn.functional.cross_entropy(self.logits(ids)[:-1], torch.tensor(ids[1:]), reduction="none")
         return loss[torch.tensor(mask[1:], dtype=bool)]
 
 
