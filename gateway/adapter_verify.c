@@ -58,14 +58,14 @@ static enum err compare(const struct adapter_verify *a, const struct ask_item *i
 enum err adapter_verify(const struct adapter_verify *a, struct eng *engine, struct adp_version *v,
                         struct err_info *info) {
     const struct ft_probe *p = a->served;
-    if (a->digest && strcmp(a->digest, adp_digest(v)) != 0)
-        return err_set(info, ERR_FORMAT, NULL,
-                       "the adapter is not the one that was trained: its content has the digest "
-                       "%.16s..., and the trained one %.16s...",
-                       adp_digest(v), a->digest);
     size_t floats = 0;
-    for (size_t i = 0; i < p->n; i++)
+    bool alike = p->n == a->trained->n; // as ft_probe_again leaves them
+    for (size_t i = 0; i < p->n && alike; i++) {
         floats += (size_t)p->seqs[i].n_targets;
+        alike = p->seqs[i].n_targets == a->trained->seqs[i].n_targets;
+    }
+    if (!alike)
+        return err_set(info, ERR_INTERNAL, NULL, "two probe sets that are not the same lines");
     struct ask_item *items = mem_calloc(p->n, sizeof *items);
     float *losses = mem_calloc(floats, sizeof *losses), *at = losses;
     enum err e = items && losses ? ERR_OK : err_set(info, ERR_NOMEM, NULL, "out of memory");
@@ -79,6 +79,12 @@ enum err adapter_verify(const struct adapter_verify *a, struct eng *engine, stru
         e = ask_all(&ask, items, p->n, info);
     if (!e)
         e = compare(a, items, info);
+    // What no loss shows; or weights that give none.
+    if ((!e || e == ERR_NONFINITE) && a->digest && strcmp(a->digest, adp_digest(v)) != 0)
+        e = err_set(info, ERR_FORMAT, NULL,
+                    "the adapter is not the one that was trained: its content has the digest "
+                    "%.16s..., and the trained one %.16s...",
+                    adp_digest(v), a->digest);
     mem_free(items);
     mem_free(losses);
     return e;

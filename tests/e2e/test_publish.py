@@ -286,3 +286,12 @@ class Names(test_finetune.Trainer):
         self.client = self.connect(self.server, "sk-one")
         self.assertEqual(self.listed(), ["tiny"])
         self.assertEqual(self.client.fine_tuning.jobs.retrieve(made[0].id).fine_tuned_model, name)
+
+    def test_delete_without_adapters(self):
+        self.server = self.start()
+        self.addCleanup(self.server.stop)
+        client = self.connect(self.server)
+        with self.assertRaises(openai.BadRequestError):
+            client.models.delete("tiny")
+        with self.assertRaises(openai.NotFoundError):
+            client.models.delete("ft:tiny:graft::0123456789ab")
