@@ -13,8 +13,7 @@ static const char *const documents[] = {
     "[]",
     " \t\r\n{\"a\":1}\n",
     "{\"a\": [1, 2.5, -3e7, true, false, null, \"x\"], \"b\": {\"c\": {}}}",
-    "{\"messages\":[{\"role\":\"user\",\"content\":\"A somewhat longer text, with "
-    "\\\"quotes\\\"\"}]}",
+    "{\"messages\":[{\"role\":\"user\",\"content\":\"A longer text, with \\\"quotes\\\"\"}]}",
     "[\"\\u00e9\\ud83d\\ude00\\n\\\\\", \"\xc3\xa9\xf0\x9f\x98\x80\", \"\"]",
     "{\"a\":1,\n\"b\":2,\n\"a\":3}",
     "[123456789012345678901234567890]",
