@@ -181,10 +181,13 @@ static bool validate_one(struct ft_control *c) {
                                       .message = "Files validated, moving job to queued state"};
         done = move(c, j.id, &m, &moved);
     } else if (done && e != ERR_CANCELLED) {
+        char message[96];
+        snprintf(message, sizeof message, "The job has failed: its files have %lld %s",
+                 (long long)why.told, why.told == 1 ? "error" : "errors");
         const struct ft_job_move m = {.from = BIT(VALIDATING),
                                       .to = FT_JOB_FAILED,
                                       .level = "error",
-                                      .message = info.message,
+                                      .message = why.told ? message : info.message,
                                       .error_code = why.code[0] ? why.code : "invalid_file",
                                       .error_message = info.message,
                                       .error_param = why.param[0] ? why.param : NULL};

@@ -23,6 +23,7 @@ enum ft_stop { FT_STOP_PAUSE, FT_STOP_CANCEL, FT_STOP_PREEMPT, FT_STOP_SHUTDOWN 
 
 struct ft_job_failure {
     char code[48], param[96]; // for the job's error; param may be empty
+    int64_t told;             // errors that have an event of their own already
 };
 
 struct ft_job_runner {

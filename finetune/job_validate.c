@@ -89,6 +89,7 @@ static void tell_errors(const struct check *c, const char *name) {
     const struct ft_dataset_report *r = &c->report;
     char message[320];
     int64_t n = r->n_errors < FT_MAX_ERRORS ? r->n_errors : FT_MAX_ERRORS;
+    c->why->told = r->n_errors;
     for (int64_t i = 0; i < n; i++) {
         snprintf(message, sizeof message, "%s: %s", name, r->errors[i].text);
         tell(c, "error", r->errors[i].line ? message : r->errors[i].text, NULL);

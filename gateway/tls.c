@@ -2,10 +2,13 @@
 #include "gateway/tls.h"
 #include "base/mem.h"
 #include "base/thread.h"
+#include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 #include <string.h>
+#include <unistd.h>
 
 struct gw_tls {
     char *certfile, *keyfile;
@@ -16,7 +19,7 @@ struct gw_tls {
 static enum err fail(struct err_info *info, const char *what, const char *file) {
     unsigned long code = ERR_peek_last_error();
     const char *why = code ? ERR_reason_error_string(code) : NULL;
-    enum err e = err_set(info, ERR_INVALID, NULL, "TLS: cannot %s %s: %s", what, file,
+    enum err e = err_set(info, ERR_INVALID, NULL, "TLS: cannot %s %.200s: %s", what, file,
                          why ? why : "unknown error");
     ERR_clear_error();
     return e;
@@ -37,10 +40,26 @@ static int select_http11(SSL *s, const unsigned char **out, unsigned char *out_l
     return SSL_TLSEXT_ERR_NOACK;
 }
 
+// OpenSSL says little of a file that is not there or may not be read.
+static enum err check_file(const char *what, const char *option, const char *file,
+                           struct err_info *info) {
+    char why[80];
+    int fd = open(file, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0)
+        return err_set(info, ERR_INVALID, option, "TLS: cannot open the %s %.200s (--%s): %s", what,
+                       file, option, strerror_r(errno, why, sizeof why));
+    close(fd);
+    return ERR_OK;
+}
+
 static enum err load(const struct gw_tls *t, SSL_CTX **out, struct err_info *info) {
+    enum err e = check_file("certificate", "ssl-certfile", t->certfile, info);
+    if (!e)
+        e = check_file("key", "ssl-keyfile", t->keyfile, info);
+    if (e)
+        return e;
     ERR_clear_error();
     SSL_CTX *ctx = SSL_CTX_new(TLS_server_method());
-    enum err e = ERR_OK;
     if (!ctx)
         return err_set(info, ERR_NOMEM, NULL, "TLS: out of memory");
     SSL_CTX_set_options(ctx, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION |
@@ -52,9 +71,9 @@ static enum err load(const struct gw_tls *t, SSL_CTX **out, struct err_info *inf
         SSL_CTX_set_cipher_list(ctx, "ECDHE+AESGCM:ECDHE+CHACHA20") != 1)
         e = fail(info, "set", "protocol versions and ciphers");
     else if (SSL_CTX_use_certificate_chain_file(ctx, t->certfile) != 1)
-        e = fail(info, "read the certificate in", t->certfile);
+        e = fail(info, "read a PEM certificate in", t->certfile);
     else if (SSL_CTX_use_PrivateKey_file(ctx, t->keyfile, SSL_FILETYPE_PEM) != 1)
-        e = fail(info, "use the key in", t->keyfile);
+        e = fail(info, "read a PEM key in", t->keyfile);
     else if (SSL_CTX_check_private_key(ctx) != 1)
         e = fail(info, "match the certificate with", t->keyfile);
     if (e)

@@ -4,6 +4,7 @@
 #include "base/hash.h"
 #include "base/mem.h"
 #include "finetune/dataset.h"
+#include "finetune/job_validate.h"
 #include "gateway/train_job.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -234,6 +235,9 @@ static enum err open_file(struct train_job *j, const char *path, const char *wha
     enum err e = ft_dataset_build(path, cache, &opts, report, info);
     if (!e || report->n_errors)
         print_report(j, path, report);
+    if (e && report->n_errors)
+        err_set(info, e, NULL, "%.200s has %lld %s; nothing was trained", path,
+                (long long)report->n_errors, report->n_errors == 1 ? "error" : "errors");
     if (!e)
         hex_encode(report->digest, sizeof report->digest, digest);
     mem_free(report);
@@ -244,6 +248,9 @@ enum err train_job_open_data(struct train_job *j, struct err_info *info) {
     enum err e = check_length(j, info);
     if (!e)
         e = open_file(j, j->o.data, "training", &j->data, j->data_digest, info);
+    if (!e && ft_dataset_samples(j->data) < FT_MIN_EXAMPLES)
+        fprintf(stderr, "note: %lld examples; a job in a server must have at least %d\n",
+                (long long)ft_dataset_samples(j->data), FT_MIN_EXAMPLES);
     bool validates =
         j->o.validation || json_is_string(json_object_get(j->run, "validation_digest"));
     if (!e && validates)

@@ -8,15 +8,6 @@
 #include <stdio.h>
 #include <string.h>
 
-static void print_help(void) {
-    struct buf out;
-    buf_init(&out, 0);
-    opt_print_help(&lt_option_table, &out, 100);
-    if (!buf_err(&out))
-        fputs(out.data, stdout);
-    buf_fini(&out);
-}
-
 static enum err write_json(const struct lt_options *o, const char *model, struct lt_stats *s,
                            struct err_info *info) {
     struct buf out;
@@ -47,6 +38,8 @@ static enum err run(struct lt_options *o, struct lt_stats *s, struct err_info *i
         fputs(buf_err(&out) ? "out of memory\n" : out.data, stdout);
         buf_fini(&out);
     }
+    if (!rc && !s->ok && *lt_url_hint(o))
+        fprintf(stderr, "graft loadtest: no request was answered%s\n", lt_url_hint(o));
     if (!rc && o->json_path)
         rc = write_json(o, model, s, info);
     mem_free(found);
@@ -64,7 +57,7 @@ int loadtest_main(int argc, char **argv) {
     }
     int status = 0;
     if (res.help) {
-        print_help();
+        opt_show_help(&lt_option_table);
     } else {
         struct lt_stats stats = {0};
         if (run(&o, &stats, &info)) {

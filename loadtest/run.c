@@ -41,6 +41,15 @@ static struct curl_slist *make_headers(const struct lt_options *o) {
     return l;
 }
 
+const char *lt_url_hint(const struct lt_options *o) {
+    size_t n = strlen(o->url);
+    while (n && o->url[n - 1] == '/')
+        n--;
+    bool versioned = n >= 3 && !strncmp(o->url + n - 3, "/v1", 3);
+    return versioned ? ""
+                     : ", or give --url the /v1 at its end that OpenAI-compatible servers have";
+}
+
 enum err lt_run_find_model(const struct lt_options *o, char **out, struct err_info *info) {
     char url[1024];
     struct buf body;
@@ -61,10 +70,15 @@ enum err lt_run_find_model(const struct lt_options *o, char **out, struct err_in
     const char *id =
         json_string_value(json_object_get(json_array_get(json_object_get(root, "data"), 0), "id"));
     enum err e = ERR_OK;
+    long status = 0;
+    if (rc == CURLE_OK)
+        (void)curl_easy_getinfo(easy, CURLINFO_RESPONSE_CODE, &status);
     if (rc != CURLE_OK)
         e = err_set(info, ERR_IO, NULL, "%s: %s", url, curl_easy_strerror(rc));
     else if (!id)
-        e = err_set(info, ERR_INVALID, NULL, "%s lists no model; name one with --model", url);
+        e = err_set(info, ERR_INVALID, NULL,
+                    "%s lists no model (HTTP %ld); name one with --model%s", url, status,
+                    lt_url_hint(o));
     else if (!(*out = mem_strdup(id)))
         e = err_set(info, ERR_NOMEM, NULL, "out of memory");
     json_decref(root);

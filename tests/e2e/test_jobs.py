@@ -111,7 +111,8 @@ class Sdk(Folder):
         error, messages = self.failed(GOOD[: GOOD.index(b"\n") + 1] * 6 + b"[1]\n" + GOOD)
         self.assertEqual(error.code, "invalid_jsonl")
         self.assertIn("line 7 is not a JSON object", error.message)
-        self.assertTrue(any("line 7 is not a JSON object" in m for m in messages))
+        self.assertEqual(len([m for m in messages if "line 7 is not a JSON object" in m]), 1)
+        self.assertEqual(messages[0], "The job has failed: its files have 1 error")  # the newest first
         error, _ = self.failed(b"")
         self.assertEqual(error.code, "invalid_n_examples")
         error, _ = self.failed(b"\xff\xfe\n" * 20)

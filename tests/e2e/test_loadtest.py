@@ -32,6 +32,14 @@ class LoadTest(unittest.TestCase):
                     self.assertGreater(r["completion_tokens"], 80)
                     self.assertGreaterEqual(r["e2e_seconds"]["p99"], r["ttft_seconds"]["p50"])
 
+    def test_address_without_version(self):
+        with Server() as server:
+            for options in ([], ["--model", "x", "--requests", "2"]):
+                r = subprocess.run([BIN, "loadtest", "--url", server.url, "--no-progress", *options], capture_output=True,
+                                   text=True, timeout=120)
+                self.assertNotEqual(r.returncode, 0)
+                self.assertIn("give --url the /v1 at its end", r.stderr)
+
     def test_same_seed_same_load(self):
         with Server() as server:
             runs = [

@@ -233,7 +233,12 @@ class Train(unittest.TestCase):
         good, self.data = self.data, self.write("bad.jsonl", [self.chat("a", "b"), {"messages": [{"role": "king", "content": "x"}]}])
         _, r = self.train("refused")
         self.assertEqual(r.returncode, 1)
-        self.assertIn("line 2", r.stderr)
+        self.assertEqual(r.stderr.count("line 2"), 1, r.stderr)
+        self.assertIn("bad.jsonl has 1 error; nothing was trained", r.stderr)
+        self.data = self.write("few.jsonl", [self.chat("a", "b")] * 3)
+        _, r = self.train("few", "--target-modules", "all-linear")
+        self.assertEqual(r.returncode, 0, r.stderr)
+        self.assertIn("note: 3 examples; a job in a server must have at least 10", r.stderr)
         # None of these was a run yet: the folder takes one. Then it holds one.
         self.data = good
         _, r = self.train("refused")

@@ -364,7 +364,7 @@ static void test_copy(void **state) {
 }
 
 int main(void) {
-    json_set_alloc_funcs(malloc, free); // its parser reads uninitialised memory without memory
+    json_set_alloc_funcs(mem_alloc, mem_free);
 #define TEST(f) cmocka_unit_test_setup_teardown(f, scratch_open, scratch_close)
     const struct CMUnitTest tests[] = {
         TEST(test_every_byte), TEST(test_missing), TEST(test_content),   TEST(test_two_lists),
