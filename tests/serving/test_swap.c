@@ -451,6 +451,30 @@ static void a_slot_that_does_not_come(void **state) {
     close_engines(s);
 }
 
+// What the slot's job says is what the swap says.
+static void a_version_that_cannot_be_read_again(void **state) {
+    struct swap_fixture *s = *state;
+    char path[128];
+    bool promote = true;
+    struct adp_version *v;
+    open_engines(s, REPLICAS);
+    assert_int_equal(roll(s, "swapped", "f0", &s->info), ERR_OK);
+    snprintf(path, sizeof path, "%s/r0", s->dir.path);
+    const struct adp_origin from = {.path = path};
+    assert_int_equal(adp_load(s->registry, "swapped", &from, &v, &s->info), ERR_OK);
+    for (int32_t i = 0; i < 3; i++) // host memory gives it up
+        assert_int_equal(roll(s, "other", "f1", &s->info), ERR_OK);
+    adapter_make_random(&s->dir, "r0", &s->x.weights->config, 99);
+    const struct rollout_ops ops = rollout_engines_ops(&s->rollout);
+    assert_int_equal(rollout_run(&ops, s->registry, v, &promote, &s->info), ERR_FORMAT);
+    assert_non_null(strstr(s->info.message, "replica 0, load: "));
+    assert_non_null(strstr(s->info.message, "has changed since version 2 of `swapped` was loaded"));
+    assert_int_equal(active(s), 1);
+    adp_release(v);
+    adapter_make_random(&s->dir, "r0", &s->x.weights->config, 5); // as it was
+    close_engines(s);
+}
+
 // Whatever allocation fails, on whatever thread: the new version answers, or the former one.
 static void failing_allocations(void **state) {
     struct swap_fixture *s = *state;
@@ -487,6 +511,7 @@ int main(void) {
         cmocka_unit_test(a_thousand_swaps_under_load),
         cmocka_unit_test(an_engine_that_dies),
         cmocka_unit_test(a_slot_that_does_not_come),
+        cmocka_unit_test(a_version_that_cannot_be_read_again),
         cmocka_unit_test(failing_allocations),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
