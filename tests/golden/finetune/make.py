@@ -6,9 +6,10 @@ type of weights.
 Run from the source tree's root: tests/golden/finetune/make.py [NAME...] (numpy 2.4, gguf 0.19, torch 2.15,
 transformers 5.24, peft 0.21). Writes NAME.train beside itself, and NAME.bf16.train for CPUs that multiply bf16.
 
-reference.py says what is computed and rounded. Without rounding it is compared here with transformers and peft. Rows
-are random, but chosen so that in them nothing that is rounded lies within f32 noise of a boundary. That cannot hold
-for twenty steps: what such noise may do to each step's numbers is measured, and kept beside them.
+reference.py says what is computed and rounded. Without rounding it is compared here with transformers and peft, and
+with finite differences. Rows are random, but chosen so that in them nothing that is rounded lies within f32 noise of a
+boundary. That cannot hold for twenty steps: what such noise may do to each step's numbers is measured, and kept beside
+them.
 
 Format, little-endian:
     char magic[4] = "GLFT"; u32 version = 2; u32 layers, r; f32 alpha; u32 rslora, targets (bits); u32 n_rows;
@@ -80,6 +81,29 @@ def compare_with_peft(base, adapter, rows):
     assert worst < 2e-5
 
 
+def finite_differences(base, adapter, rows):
+    """Central differences in f64, of what is not rounded, along a random direction of each matrix."""
+    rng, h, worst = np.random.default_rng(0), 1e-5, 0
+
+    def total():
+        return sum(losses_of(base, adapter, row, "").sum() for row in rows)
+    total().backward()
+    for x in adapter.parameters():
+        d = torch.tensor(rng.standard_normal(x.shape))
+        with torch.no_grad():
+            slope = []
+            for sign in (1, -1):
+                x += sign * h * d
+                slope.append(sign * total().item() / (2 * h))
+                x -= sign * h * d
+        expected = (x.grad * d).sum().item()
+        worst = max(worst, abs(sum(slope) - expected) / (x.grad.norm() * d.norm()).item())
+    for x in adapter.parameters():
+        x.grad = None
+    print(f"  against finite differences: {worst:.1e}")
+    assert worst < 1e-6
+
+
 def curve(base, new, row, rounding):
     adapter = new()
     parameters = adapter.parameters()
@@ -117,6 +141,7 @@ def make(name):
     Noise.small = 1 / 64 if rounding == "bf16" else 0
     seed, adapter, rows = find_rows(base, lambda rng: Adapter(base, rng, **options), rounding)
     compare_with_peft(base, adapter, rows)
+    finite_differences(base, adapter, rows)
     out = struct.pack("<4sIIIfIII", b"GLFT", 2, base.layers, adapter.r, adapter.alpha, adapter.rslora,
                       sum(1 << t for t in adapter.targets), len(rows))
     for row in rows:
