@@ -337,3 +337,17 @@ void check_empty(const struct eng *e) {
     MUST(e->sched.n_flows == 0 && atomic_load(&e->queued) == 0 && !e->all);
     check_pool(e);
 }
+
+void client_run_one(struct eng *e, struct client *c) {
+    struct err_info info = {0};
+    client_expect(c, e->cfg.max_model_len);
+    MUST(!client_submit(c, e, &info));
+    client_run(e, &c, 1);
+    MUST(client_done(c));
+}
+
+int32_t client_prompt(int32_t *p, int32_t n, int32_t salt) {
+    for (int32_t i = 0; i < n; i++)
+        p[i] = 1 + (i * 7 + salt * 13 + i / 5) % (FAKE_VOCAB - 2);
+    return n;
+}

@@ -58,6 +58,10 @@ struct eng *client_engine(struct kn_device *d, struct eng_config *cfg);
 struct eng_config client_config(struct kn_device *d);
 // Turns until nothing happens any more, consumers taking everything.
 void client_run(struct eng *e, struct client *const *clients, int32_t n);
+// One request alone, to its end.
+void client_run_one(struct eng *e, struct client *c);
+// n tokens that repeat nowhere, another row for each salt. Returns n.
+int32_t client_prompt(int32_t *p, int32_t n, int32_t salt);
 // Every invariant of the pool, with the engine's sequences.
 void check_pool(const struct eng *e);
 // Nothing of any request is left.

@@ -11,21 +11,6 @@
 // cmocka.h needs the four above
 #include <cmocka.h>
 
-static void run_one(struct eng *e, struct client *c) {
-    struct err_info info = {0};
-    client_expect(c, e->cfg.max_model_len);
-    if (client_submit(c, e, &info))
-        fail_msg("%s", info.message);
-    client_run(e, &c, 1);
-    assert_true(client_done(c));
-}
-
-static int32_t prompt_of(int32_t *p, int32_t n, int32_t salt) {
-    for (int32_t i = 0; i < n; i++)
-        p[i] = 1 + (i * 7 + salt * 13 + i / 5) % (FAKE_VOCAB - 2);
-    return n;
-}
-
 static void a_second_request_finds_the_prefix(void **state) {
     (void)state;
     struct kn_device d;
@@ -43,7 +28,7 @@ static void a_second_request_finds_the_prefix(void **state) {
         {100, 1, 5, 0},                  // another adapter version
         {100, 1, 5, 96},
     };
-    prompt_of(prompt, 100, 1);
+    client_prompt(prompt, 100, 1);
     for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
         struct client *c = client_new();
         client_init(c, prompt, steps[i].n, 8);
@@ -51,7 +36,7 @@ static void a_second_request_finds_the_prefix(void **state) {
         c->r.cache_salt = steps[i].salt;
         c->r.adapter_version = steps[i].version;
         c->r.adapter_slot = steps[i].version ? 0 : -1;
-        run_one(e, c);
+        client_run_one(e, c);
         struct eng_usage u;
         eng_stream_usage(c->stream, &u);
         assert_int_equal(u.prompt_tokens, steps[i].n);
@@ -70,7 +55,7 @@ static void choices_share_the_prompt(void **state) {
     struct eng *e = client_engine(&d, &cfg);
     struct client *c = client_new();
     int32_t prompt[70];
-    client_init(c, prompt, prompt_of(prompt, 70, 2), 20);
+    client_init(c, prompt, client_prompt(prompt, 70, 2), 20);
     c->r.n = 5;
     c->r.sampling.temperature = 1;
     c->r.ignore_eos = true;
@@ -96,36 +81,6 @@ static void choices_share_the_prompt(void **state) {
     mem_free(c);
 }
 
-static void limits_end_a_choice(void **state) {
-    (void)state;
-    struct kn_device d;
-    fake_init(&d, 64);
-    struct eng_config cfg = client_config(&d);
-    cfg.max_model_len = 50;
-    struct eng *e = client_engine(&d, &cfg);
-    int32_t prompt[50];
-    prompt_of(prompt, 50, 3);
-    struct client *c = client_new();
-    client_init(c, prompt, 40, 100); // the context ends first
-    c->r.ignore_eos = true;
-    run_one(e, c);
-    assert_int_equal(c->choices[0].got, 10);
-    assert_int_equal(c->choices[0].got_finish, ENG_FINISH_LENGTH);
-    client_release(c);
-    client_init(c, prompt, 50, 0); // a whole context of prompt, nothing to generate
-    run_one(e, c);
-    assert_int_equal(c->choices[0].got_finish, ENG_FINISH_LENGTH);
-    assert_int_equal(atomic_load(&d.steps) > 0, 1);
-    client_release(c);
-    client_init(c, prompt, 50, 0);
-    c->r.n_prompt_logprobs = 1;
-    run_one(e, c);
-    assert_int_equal(c->scored, 49);
-    client_release(c);
-    eng_destroy(e);
-    mem_free(c);
-}
-
 static void a_score_skips_no_wanted_row(void **state) {
     (void)state;
     struct kn_device d;
@@ -133,7 +88,7 @@ static void a_score_skips_no_wanted_row(void **state) {
     struct eng_config cfg = client_config(&d);
     struct eng *e = client_engine(&d, &cfg);
     int32_t prompt[200];
-    prompt_of(prompt, 200, 4);
+    client_prompt(prompt, 200, 4);
     struct client *c = client_new();
     for (int round = 0; round < 2; round++) { // the second time everything is in the cache
         client_init(c, prompt, 200, 0);
@@ -142,7 +97,7 @@ static void a_score_skips_no_wanted_row(void **state) {
         c->r.score_mask = c->score_mask;
         for (int32_t i = 150; i < 190; i++)
             c->score_mask[i] = 1;
-        run_one(e, c);
+        client_run_one(e, c);
         assert_int_equal(c->scored, 189);
         struct eng_usage u;
         eng_stream_usage(c->stream, &u);
@@ -160,7 +115,7 @@ static void a_full_ring_pauses_only_its_request(void **state) {
     struct eng_config cfg = client_config(&d);
     struct eng *e = client_engine(&d, &cfg);
     int32_t prompt[20];
-    prompt_of(prompt, 20, 5);
+    client_prompt(prompt, 20, 5);
     struct client *slow = client_new(), *quick = client_new();
     client_init(slow, prompt, 20, 200);
     client_init(quick, prompt, 20, 200);
@@ -208,7 +163,7 @@ static void paused_sequences_give_way_first(void **state) {
     cfg.max_num_seqs = 2;
     struct eng *e = client_engine(&d, &cfg);
     int32_t prompt[30];
-    prompt_of(prompt, 30, 6);
+    client_prompt(prompt, 30, 6);
     struct client *c[3];
     struct err_info info;
     for (int i = 0; i < 3; i++) {
@@ -245,7 +200,7 @@ static void a_paused_place_is_taken_at_once(void **state) {
     cfg.max_num_seqs = 1;
     struct eng *e = client_engine(&d, &cfg);
     int32_t prompt[30];
-    prompt_of(prompt, 30, 6);
+    client_prompt(prompt, 30, 6);
     struct client *c[2];
     struct err_info info;
     for (int i = 0; i < 2; i++) {
@@ -280,7 +235,7 @@ static void a_prompt_waits_until_all_its_blocks_are_there(void **state) {
     struct err_info info;
     for (int i = 0; i < 2; i++) {
         c[i] = client_new();
-        prompt_of(prompt, 160, i); // ten blocks each
+        client_prompt(prompt, 160, i); // ten blocks each
         client_init(c[i], prompt, 160, 4);
         c[i]->r.ignore_eos = true;
         client_expect(c[i], 256);
@@ -309,7 +264,7 @@ static void priority_runs_first_and_displaces(void **state) {
     cfg.max_num_seqs = 1;
     struct eng *e = client_engine(&d, &cfg);
     int32_t prompt[30];
-    prompt_of(prompt, 30, 7);
+    client_prompt(prompt, 30, 7);
     struct client *c[3];
     struct err_info info;
     const int32_t priority[] = {5, 5, -1};
@@ -339,140 +294,6 @@ static void priority_runs_first_and_displaces(void **state) {
     eng_destroy(e);
 }
 
-static void the_queue_is_bounded(void **state) {
-    (void)state;
-    struct kn_device d;
-    fake_init(&d, 64);
-    struct eng_config cfg = client_config(&d);
-    cfg.max_queue = 3;
-    cfg.max_num_seqs = 2;
-    struct metrics *m = metrics_create();
-    cfg.metrics = m;
-    struct eng *e = client_engine(&d, &cfg);
-    struct client *c[6];
-    int32_t prompt[8];
-    prompt_of(prompt, 8, 8);
-    struct err_info info;
-    for (int i = 0; i < 6; i++) {
-        c[i] = client_new();
-        client_init(c[i], prompt, 8, 8);
-        client_expect(c[i], 256);
-        enum err err = client_submit(c[i], e, &info);
-        if (i == 2) // two of three waiting are admitted now
-            eng_step(e);
-        assert_int_equal(err, i < 5 ? ERR_OK : ERR_QUEUE_FULL);
-    }
-    assert_int_equal(info.code, ERR_QUEUE_FULL);
-    struct eng_health h;
-    eng_health(e, &h);
-    assert_int_equal(h.running, 2);
-    assert_true(h.busy);
-    assert_int_equal(eng_in_flight(e), 5);
-    client_run(e, c, 5);
-    assert_int_equal(client_submit(c[5], e, &info), ERR_OK);
-    client_run(e, &c[5], 1);
-    assert_true(metric_get(e->metrics.rejected) == 1);
-    // A drain takes nothing new and lets the rest finish; after the stop the engine is dead.
-    for (int i = 0; i < 6; i++)
-        client_release(c[i]);
-    client_init(c[0], prompt, 8, 8);
-    client_expect(c[0], 256);
-    assert_int_equal(client_submit(c[0], e, &info), ERR_OK);
-    assert_int_equal(eng_drain(e), ERR_OK);
-    assert_int_equal(client_submit(c[1], e, &info), ERR_DRAINING);
-    client_run(e, c, 1);
-    assert_true(client_done(c[0]));
-    client_release(c[0]);
-    eng_step(e);
-    assert_int_equal(eng_in_flight(e), 0);
-    eng_stop(e);
-    assert_int_equal(client_submit(c[1], e, &info), ERR_ENGINE_DEAD);
-    eng_stop(e);
-    eng_destroy(e);
-    metrics_destroy(m);
-    for (int i = 0; i < 6; i++)
-        mem_free(c[i]);
-}
-
-static void a_stop_ends_what_runs(void **state) {
-    (void)state;
-    struct kn_device d;
-    fake_init(&d, 64);
-    struct eng_config cfg = client_config(&d);
-    cfg.max_num_seqs = 1;
-    struct eng *e = client_engine(&d, &cfg);
-    int32_t prompt[8];
-    prompt_of(prompt, 8, 8);
-    struct client *c[2];
-    struct err_info info;
-    for (int i = 0; i < 2; i++) { // one runs, one waits
-        c[i] = client_new();
-        client_init(c[i], prompt, 8, 100);
-        c[i]->r.ignore_eos = c[i]->may_fail = true;
-        client_expect(c[i], 256);
-        assert_int_equal(client_submit(c[i], e, &info), ERR_OK);
-    }
-    for (int i = 0; i < 5; i++)
-        eng_step(e);
-    eng_stop(e);
-    for (int i = 0; i < 2; i++) {
-        client_take(c[i], INT32_MAX);
-        assert_true(client_done(c[i]));
-        assert_int_equal(c[i]->choices[0].error, ERR_DRAINING);
-    }
-    eng_destroy(e); // streams outlive the engine
-    for (int i = 0; i < 2; i++) {
-        eng_stream_cancel(c[i]->stream);
-        client_release(c[i]);
-        mem_free(c[i]);
-    }
-}
-
-static void deadlines_hold_in_each_state(void **state) {
-    (void)state;
-    struct kn_device d;
-    fake_init(&d, 64);
-    struct eng_config cfg = client_config(&d);
-    cfg.max_num_seqs = 1;
-    cfg.max_num_batched_tokens = 1;
-    struct eng *e = client_engine(&d, &cfg);
-    int32_t prompt[200];
-    prompt_of(prompt, 200, 9);
-    for (int stage = 0; stage < 3; stage++) { // queued, prefill, decode
-        struct client *c = client_new(), *other = client_new();
-        struct err_info info;
-        client_init(other, prompt, 8, 8);
-        client_expect(other, 256);
-        if (stage == 0)
-            assert_int_equal(client_submit(other, e, &info), ERR_OK);
-        client_init(c, prompt, stage == 1 ? 200 : 4, 50);
-        c->r.ignore_eos = c->may_fail = true;
-        c->r.deadline_ns = d.clock.mono + 1000;
-        client_expect(c, 256);
-        assert_int_equal(client_submit(c, e, &info), ERR_OK);
-        for (int i = 0; i < 8; i++)
-            eng_step(e);
-        enum eng__seq_state want[] = {ENG__QUEUED, ENG__PREFILL, ENG__DECODE};
-        assert_int_equal(eng__req_of(c->stream)->choices[0].state, want[stage]);
-        clock_manual_advance(&d.clock, 2000);
-        eng_step(e);
-        client_take(c, INT32_MAX);
-        assert_true(client_done(c));
-        assert_int_equal(c->choices[0].error, ERR_DEADLINE);
-        client_release(c);
-        if (stage == 0) {
-            client_run(e, &other, 1);
-            assert_true(client_done(other));
-            client_release(other);
-        }
-        eng_step(e);
-        check_empty(e);
-        mem_free(c);
-        mem_free(other);
-    }
-    eng_destroy(e);
-}
-
 static void tokens_come_from_the_device_when_they_can(void **state) {
     (void)state;
     struct kn_device d;
@@ -481,7 +302,7 @@ static void tokens_come_from_the_device_when_they_can(void **state) {
     struct eng *e = client_engine(&d, &cfg);
     struct client *c = client_new();
     int32_t prompt[10];
-    client_init(c, prompt, prompt_of(prompt, 10, 10), 20);
+    client_init(c, prompt, client_prompt(prompt, 10, 10), 20);
     c->r.ignore_eos = true;
     client_expect(c, 256);
     struct err_info info;
@@ -508,7 +329,7 @@ static void a_steady_decode_allocates_nothing(void **state) {
     struct client *c[8];
     int32_t prompt[10];
     struct err_info info;
-    prompt_of(prompt, 10, 11);
+    client_prompt(prompt, 10, 11);
     for (int i = 0; i < 8; i++) {
         c[i] = client_new();
         client_init(c[i], prompt, 10, 200);
@@ -541,55 +362,6 @@ static void a_steady_decode_allocates_nothing(void **state) {
     metrics_destroy(m);
 }
 
-static void requests_that_cannot_be_are_refused(void **state) {
-    (void)state;
-    struct kn_device d;
-    fake_init(&d, 8); // 128 positions
-    struct eng_config cfg = client_config(&d);
-    struct eng *e = client_engine(&d, &cfg);
-    struct client *c = client_new();
-    int32_t prompt[300];
-    prompt_of(prompt, 300, 12);
-    struct err_info info;
-#define REFUSED(code, field, change)                                                               \
-    do {                                                                                           \
-        client_init(c, prompt, 10, 10);                                                            \
-        change;                                                                                    \
-        assert_int_equal(client_submit(c, e, &info), code);                                        \
-        assert_string_equal(info.param, field);                                                    \
-        assert_null(c->stream);                                                                    \
-    } while (0)
-    REFUSED(ERR_INVALID, "prompt", c->r.n_prompt = 0);
-    REFUSED(ERR_INVALID, "prompt", c->prompt[9] = FAKE_VOCAB);
-    REFUSED(ERR_INVALID, "prompt", c->prompt[0] = -1);
-    REFUSED(ERR_CONTEXT, "prompt", c->r.n_prompt = 256);
-    REFUSED(ERR_CONTEXT, "max_tokens", c->r.max_tokens = 120); // 129 positions
-    REFUSED(ERR_INVALID, "max_tokens", c->r.max_tokens = -1);
-    REFUSED(ERR_INVALID, "min_tokens", c->r.min_tokens = 11);
-    REFUSED(ERR_INVALID, "n", c->r.n = 0);
-    REFUSED(ERR_INVALID, "n", c->r.n = 17); // more than sequences can run
-    REFUSED(ERR_INVALID, "stop_token_ids", (c->r.n_stop_ids = 1, c->stop_ids[0] = FAKE_VOCAB));
-    REFUSED(ERR_INVALID, "stop_token_ids", c->r.n_stop_ids = 65);
-    REFUSED(ERR_INVALID, "prompt_logprobs", c->r.n_prompt_logprobs = 21);
-    REFUSED(ERR_INVALID, "logprobs", c->r.sampling.n_logprobs = 21);
-    REFUSED(ERR_INVALID, "temperature", c->r.sampling.temperature = -1);
-    REFUSED(ERR_INVALID, "temperature", c->r.sampling.temperature = __builtin_nanf(""));
-    REFUSED(ERR_INVALID, "top_p", c->r.sampling.top_p = 0);
-    REFUSED(ERR_INVALID, "min_p", c->r.sampling.min_p = 2);
-    REFUSED(ERR_INVALID, "top_k", c->r.sampling.top_k = -1);
-    REFUSED(ERR_INVALID, "repetition_penalty", c->r.sampling.repetition = 0);
-    REFUSED(ERR_INVALID, "logit_bias", (c->r.sampling.n_bias = 1, c->bias[0].id = -2));
-    REFUSED(ERR_INVALID, "logit_bias",
-            (c->r.sampling.n_bias = 1, c->bias[0].bias = __builtin_inff()));
-    client_init(c, prompt, 10, 119); // 128 positions: fits exactly
-    c->r.ignore_eos = true;
-    run_one(e, c);
-    assert_int_equal(c->choices[0].got, 119);
-    client_release(c);
-    eng_destroy(e);
-    mem_free(c);
-}
-
 static void metrics_have_both_names(void **state) {
     (void)state;
     struct kn_device d;
@@ -603,10 +375,10 @@ static void metrics_have_both_names(void **state) {
         struct eng *e = client_engine(&d, &cfg);
         struct client *c = client_new();
         int32_t prompt[20];
-        client_init(c, prompt, prompt_of(prompt, 20, 13), 5);
+        client_init(c, prompt, client_prompt(prompt, 20, 13), 5);
         c->r.n = 2;
         c->r.ignore_eos = true;
-        run_one(e, c);
+        client_run_one(e, c);
         struct buf out;
         buf_init(&out, 0);
         metrics_expose(m, &out);
@@ -652,19 +424,14 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_second_request_finds_the_prefix),
         cmocka_unit_test(choices_share_the_prompt),
-        cmocka_unit_test(limits_end_a_choice),
         cmocka_unit_test(a_score_skips_no_wanted_row),
         cmocka_unit_test(a_full_ring_pauses_only_its_request),
         cmocka_unit_test(paused_sequences_give_way_first),
         cmocka_unit_test(a_paused_place_is_taken_at_once),
         cmocka_unit_test(a_prompt_waits_until_all_its_blocks_are_there),
         cmocka_unit_test(priority_runs_first_and_displaces),
-        cmocka_unit_test(the_queue_is_bounded),
-        cmocka_unit_test(a_stop_ends_what_runs),
-        cmocka_unit_test(deadlines_hold_in_each_state),
         cmocka_unit_test(tokens_come_from_the_device_when_they_can),
         cmocka_unit_test(a_steady_decode_allocates_nothing),
-        cmocka_unit_test(requests_that_cannot_be_are_refused),
         cmocka_unit_test(metrics_have_both_names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
