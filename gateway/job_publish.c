@@ -78,7 +78,7 @@ static enum err decide(void *arg, struct eng *engine, struct adp_version *v, boo
     if (!e)
         e = ft_job_publish(job__home(r), run->id, adp_number(v), &moved, info);
     if (!e && !moved)
-        e = err_set(info, ERR_CANCELLED, NULL, "the job was cancelled");
+        e = err_set(info, ERR_CANCELLED, NULL, "the job was cancelled or paused");
     if (e)
         return e;
     run->version = adp_number(v);

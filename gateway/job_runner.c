@@ -47,6 +47,8 @@ static enum err train(struct job_runner *r, struct err_info *info) {
         (e = job__score_probe(r, info)))
         return e;
     train_job_end_exec(t);
+    if (atomic_load(&t->stop))
+        return err_set(info, ERR_CANCELLED, NULL, "the job was stopped");
     job__enter(r, FT_JOB_PUBLISHING, "Publishing the fine-tuned model");
     e = job__publish(r, info);
     return e ? e : job__finish(r, info);
