@@ -5,6 +5,7 @@
 // 3. So a crash can only leave content without a record, which ft_files_recover drops.
 #include "finetune/files.h"
 #include "base/diskio.h"
+#include "finetune/cleanup.h"
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -62,9 +63,13 @@ enum err ft_upload_write(struct ft_upload *u, const void *p, size_t n, struct er
                        "file is larger than %llu bytes, the most that is accepted",
                        (unsigned long long)u->home->max_file_bytes);
     // One that is under way must not take the room that the reserve has given up.
-    enum err e = ft_home_room(u->home, info);
+    enum err e = u->own ? ERR_OK : ft_usage_check(u->home, n, info);
+    if (!e)
+        e = ft_home_room(u->home, info);
+    uint64_t before = u->out.bytes;
     if (!e)
         e = durable_write(&u->out, p, n, info);
+    ft__usage_add(u->home, (int64_t)(u->out.bytes - before));
     if (!e && sha256_update(u->sha, p, n))
         e = err_set(info, ERR_INTERNAL, NULL, "cannot hash the file");
     return e;
@@ -132,8 +137,10 @@ static enum err commit(struct ft_upload *u, struct ft_file *f, const char *job,
         e = db_end(h->db, e, info);
     }
     // Whether or not a rename or a commit took place: nobody was told of this file.
-    if (e || earlier.id[0])
+    if (e || earlier.id[0]) {
         (void)diskio_unlink(h->files, u->id);
+        ft__usage_add(h, -(int64_t)u->out.bytes);
+    }
     if (!e && earlier.id[0])
         *f = earlier;
     return e;
@@ -153,6 +160,8 @@ void ft_upload_abort(struct ft_upload *u) {
     if (u->sha)
         (void)sha256_end(u->sha, digest);
     u->sha = NULL;
+    if (u->home && u->out.fd >= 0)
+        ft__usage_add(u->home, -(int64_t)u->out.bytes);
     if (u->home)
         durable_abort(&u->out);
 }
@@ -287,6 +296,8 @@ enum err ft_file_delete(struct ft_home *h, uint64_t tenant, const char *id, stru
     do
         e = remove_record(h, tenant, id, &f, info);
     while (ft__again(e, &tries));
+    if (!e)
+        ft__usage_add(h, -f.bytes);
     if (!e && diskio_unlink(h->files, f.id) != 0 && errno != ENOENT)
         log_write(h->log, LOG_WARN, "%s is deleted, but its content is not: %s", f.id,
                   strerror(errno)); // the next start tries again

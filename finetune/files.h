@@ -30,10 +30,11 @@ struct ft_upload {
     struct ft_home *home;
     struct durable out;
     struct sha256_ctx *sha;
+    bool own; // set it after begin: a result of ours, which --max-data-bytes does not refuse
     char id[FT_ID_MAX];
 };
 enum err ft_upload_begin(struct ft_home *h, struct ft_upload *u, struct err_info *info);
-// ERR_TOO_LARGE (param "file"): beyond the home's max_file_bytes.
+// ERR_TOO_LARGE (param "file"): beyond the home's max_file_bytes. ERR_LIMIT: beyond its max_bytes.
 enum err ft_upload_write(struct ft_upload *u, const void *p, size_t n, struct err_info *info);
 // *f: tenant, filename, purpose and expires_at are the caller's; the rest is filled in. When this
 // returns ERR_OK, the file lasts. The upload has ended either way.

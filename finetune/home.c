@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "finetune/home.h"
 #include "base/hash.h"
+#include "finetune/cleanup.h"
 #include "finetune/files.h"
 #include "finetune/schema.h"
 #include <errno.h>
@@ -73,6 +74,8 @@ static enum err begin(struct ft_home *h, const struct ft_home_config *cfg, struc
     h->clock = cfg->clock;
     h->log = cfg->log;
     h->max_file_bytes = cfg->max_file_bytes;
+    h->max_bytes = cfg->max_bytes;
+    h->keep_jobs_s = cfg->keep_jobs_s;
     if (strlen(cfg->path) >= sizeof h->path)
         return err_set(info, ERR_INVALID, "data-dir", "the data folder's name is too long");
     strcpy(h->path, cfg->path);
@@ -96,6 +99,7 @@ enum err ft_home_open(struct ft_home *h, const struct ft_home_config *cfg, struc
         return e;
     }
     db_on_full(h->db, give_room, h);
+    ft_usage_measure(h);
     struct err_info full;
     if (ft_home_room(h, &full) || db_make_room(h->db, &full))
         log_write(h->log, LOG_WARN, "%s: %s", h->path, full.message);

@@ -27,6 +27,9 @@ struct ft_home {
     const struct log *log;
     char path[512];
     uint64_t max_file_bytes;
+    uint64_t max_bytes;      // of all content; 0: no bound (cleanup.h)
+    int64_t keep_jobs_s;     // after its end; 0: for ever
+    _Atomic int64_t used;    // bytes of content
     _Atomic uint64_t events; // ft_events_count
 };
 
@@ -35,6 +38,8 @@ struct ft_home_config {
     const struct clock *clock;
     const struct log *log; // NULL: silent
     uint64_t max_file_bytes;
+    uint64_t max_bytes;
+    int64_t keep_jobs_s;
 };
 
 // Takes the folder, brings the schema up to date, and cleans up what a process that died has left:

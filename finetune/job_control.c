@@ -3,6 +3,7 @@
 #include "base/mailbox.h"
 #include "base/mem.h"
 #include "base/thread.h"
+#include "finetune/cleanup.h"
 #include "finetune/files.h"
 #include "finetune/job_log.h"
 #include <signal.h>
@@ -407,6 +408,9 @@ static void sweep(struct ft_control *c) {
     c->sweep_at = now + minute;
     if (ft_files_expire(c->home, &info))
         complain(c, "expired files", &info);
+    if (ft_jobs_clean(c->home, &info))
+        complain(c, "what ended jobs have left", &info);
+    ft_usage_measure(c->home);
 }
 
 static void *control_main(void *arg) {

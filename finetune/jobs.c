@@ -4,6 +4,7 @@
 #include "finetune/jobs.h"
 #include "base/buf.h"
 #include "base/mem.h"
+#include "finetune/cleanup.h"
 #include "finetune/files.h"
 #include "finetune/jobs_internal.h"
 #include <stdio.h>
@@ -243,6 +244,8 @@ enum err ft_job_create(struct ft_home *h, uint64_t tenant, const struct ft_job_s
     write_hyper(spec, &hyper);
     enum err e =
         buf_err(&hyper) ? err_set(info, ERR_NOMEM, NULL, "out of memory") : ft_home_room(h, info);
+    if (!e && (e = ft_usage_check(h, 0, info)))
+        info->param[0] = '\0'; // of no field
     if (!e)
         e = ft_id_make("ftjob-", id, info);
     if (!e)

@@ -153,6 +153,8 @@ enum err data_host_open(struct data_host *h, const struct serve_options *o, stru
         .clock = &clock_system,
         .log = log,
         .max_file_bytes = (uint64_t)o->max_file,
+        .max_bytes = (uint64_t)o->max_data,
+        .keep_jobs_s = o->keep_jobs_days * 86400,
     };
     enum err e = ft_home_open(&h->home, &cfg, info);
     if (e)

@@ -184,6 +184,7 @@ static enum err store_result(struct job_runner *r, struct err_info *info) {
     if (fd < 0)
         return durable_errno(info, errno, "open", path);
     enum err e = ft_upload_begin(job__home(r), &u, info);
+    u.own = true;
     if (!e)
         e = copy_result(fd, &u, info);
     close(fd);
