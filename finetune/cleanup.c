@@ -129,12 +129,12 @@ static enum err clean_one(struct ft_home *h, const char *id, struct err_info *in
     // Without an age at which jobs go, only those that have a cache are of interest.
     if (h->keep_jobs_s || !faccessat(folder, "training.tokens", F_OK, 0)) {
         e = ft_job_get(h, (struct ft_job_owner){.any = true}, id, &j, info);
-        if (!e && ft_job_state_final(j.state))
-            e = clean_ended(h, &j, folder, info);
-        if (e == ERR_NOT_FOUND)
-            e = ERR_OK; // not ours
-        else if (!e)
+        if (!e) {
+            e = ft_job_state_final(j.state) ? clean_ended(h, &j, folder, info) : ERR_OK;
             ft_job_fini(&j);
+        } else if (e == ERR_NOT_FOUND) {
+            e = ERR_OK; // not ours
+        }
     }
     close(folder);
     return e;

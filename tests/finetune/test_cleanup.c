@@ -50,6 +50,7 @@ static int teardown(void **state) {
     ft_home_close(&w->home);
     replay_remove(w->folder);
     free(w);
+    assert_int_equal(mem_live_blocks(), 0);
     return 0;
 }
 
