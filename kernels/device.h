@@ -271,6 +271,10 @@ struct kn_ops {
                       void *dst); // host memory to what `upload` brings to the device
     void (*lora_unpack)(enum kn_lora_side side, int32_t rows, int32_t cols, const void *src,
                         float *dst); // what `download` brought
+    // Packed f32 of so many bytes to and from half of them in KN_BF16 or KN_F16. dst of lora_narrow may
+    // be src. NULL: the backend has f32 only.
+    void (*lora_narrow)(enum kn_dtype t, const void *src, size_t bytes, void *dst);
+    void (*lora_widen)(enum kn_dtype t, const void *src, size_t bytes, void *dst);
     enum err (*lora)(struct kn_queue *q, const struct kn_lora *p);
     enum err (*lora_shrink_back)(struct kn_queue *q, const struct kn_lora_shrink_back *p);
     enum err (*lora_dx)(struct kn_queue *q, const struct kn_lora_dx *p);

@@ -5,12 +5,14 @@
 // A [r, k] and B [n, r] of one target module lie in device memory in a layout of the backend's own,
 // f32, padded with zeros (kn_ops.lora_bytes, lora_pack, lora_unpack). Gradients and optimizer state
 // have the layout of what they belong to, so element-wise operations need not know it; padding
-// stays zero.
+// stays zero. A slot may have them in 16 bits (KN_BF16, KN_F16; kn_ops.lora_narrow) that hold the values
+// exactly: half the memory to read, the same bits.
 //
 // Order of the sums: fixed by the shape alone, the same for any batch, thread count and cut. Gradients
 // are one chain over the rows in order.
 #pragma once
 #include "kernels/batch.h"
+#include "kernels/tensor.h"
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -23,7 +25,8 @@ enum kn_lora_side { KN_LORA_A, KN_LORA_B }; // A: [r, k]; B: [n, r]
 struct kn_lora_entry {
     kn_addr a, b;
     int32_t r;
-    float scale; // alpha / r, or alpha / sqrt(r)
+    float scale;         // alpha / r, or alpha / sqrt(r)
+    enum kn_dtype dtype; // of A and B: KN_F32 (which is 0), KN_BF16 or KN_F16
 };
 
 // Inverted dropout on x, in training only: feature f of row t is kept, times 1 / (1 - p), where the

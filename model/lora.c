@@ -2,58 +2,96 @@
 // Invariants
 // 1. A resident adapter is one range of device memory; A and B of a module follow one another, modules
 //    lie in the order of the walk, so that a step reads it from begin to end.
-// 2. The slots' table is [layer][target][slot], in the order of enum mdl_target, so that the parts that
+// 2. A module's matrices have the type of 16 bits that holds all their values, or f32. So 16 bits are never
+//    a rounding, and an adapter whose matrices change is f32.
+// 3. The slots' table is [layer][target][slot], in the order of enum mdl_target, so that the parts that
 //    share an input (q, k, v; gate, up) are the operation's [part][slot]. The host image and the table
 //    on the device are equal once the queue has passed what mdl_lora_set recorded.
 #include "model/lora.h"
 #include "base/mem.h"
-#include "kernels/lora.h"
 #include <string.h>
 
 enum { ALIGN = 256 };
 
-struct resident {
-    kn_addr a, b;
-    int32_t r;
-    float scale;
-};
-
 struct mdl_lora {
     const struct mdl_weights *w;
-    struct kn_device *device;                // that holds it
-    struct resident (*modules)[MDL_TARGETS]; // [n_layers]
+    struct kn_device *device;                     // that holds it
+    struct kn_lora_entry (*modules)[MDL_TARGETS]; // [n_layers]
     kn_addr memory;
     size_t bytes;
 };
 
-static size_t matrix_bytes(const struct mdl_weights *w, enum mdl_target t, int32_t r,
+// ---- types: the one of 16 bits that has all values of both matrices, else f32
+
+static bool all_bf16(const float *x, size_t n) {
+    uint32_t low = 0;
+    for (size_t i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, &x[i], sizeof bits);
+        low |= bits & 0xffff;
+    }
+    return low == 0;
+}
+
+static bool all_f16(const float *x, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        float back = kn_f16_to_f32(kn_f32_to_f16(x[i]));
+        if (!(back <= x[i] && back >= x[i])) // NaN is none
+            return false;
+    }
+    return true;
+}
+
+static enum kn_dtype narrowest(const struct mdl_weights *w, const struct mdl_adapter_module *m,
+                               enum mdl_target t) {
+    int32_t n, k;
+    mdl_target_shape(&w->config, t, &n, &k);
+    size_t na = (size_t)m->r * (size_t)k, nb = (size_t)m->r * (size_t)n;
+    if (!m->r || !w->ops->lora_narrow || !w->ops->lora_widen)
+        return KN_F32;
+    return all_bf16(m->a, na) && all_bf16(m->b, nb) ? KN_BF16
+           : all_f16(m->a, na) && all_f16(m->b, nb) ? KN_F16
+                                                    : KN_F32;
+}
+
+// ---- sizes
+
+// Bytes of a matrix in f32, and where it lies.
+static size_t packed_bytes(const struct mdl_weights *w, enum mdl_target t, int32_t r,
                            enum kn_lora_side side) {
     int32_t n, k;
-    if (!r)
-        return 0;
     mdl_target_shape(&w->config, t, &n, &k);
-    size_t bytes =
-        side == KN_LORA_A ? w->ops->lora_bytes(side, r, k) : w->ops->lora_bytes(side, n, r);
+    return side == KN_LORA_A ? w->ops->lora_bytes(side, r, k) : w->ops->lora_bytes(side, n, r);
+}
+
+static size_t matrix_bytes(const struct mdl_weights *w, enum mdl_target t,
+                           const struct kn_lora_entry *m, enum kn_lora_side side) {
+    if (!m->r)
+        return 0;
+    size_t bytes = packed_bytes(w, t, m->r, side) / (m->dtype == KN_F32 ? 1 : 2);
     return (bytes + ALIGN - 1) / ALIGN * ALIGN;
 }
 
-static size_t module_bytes(const struct mdl_weights *w, const struct mdl_adapter *a, int32_t layer,
-                           enum mdl_target t) {
-    int32_t r = a->modules[layer][t].r;
-    return matrix_bytes(w, t, r, KN_LORA_A) + matrix_bytes(w, t, r, KN_LORA_B);
+static size_t module_bytes(const struct mdl_weights *w, enum mdl_target t,
+                           const struct kn_lora_entry *m) {
+    return matrix_bytes(w, t, m, KN_LORA_A) + matrix_bytes(w, t, m, KN_LORA_B);
 }
 
-static size_t layer_bytes(const struct mdl_weights *w, const struct mdl_adapter *a, int32_t layer) {
+static size_t layer_bytes(const struct mdl_lora *l, int32_t layer) {
     size_t n = 0;
     for (int t = 0; t < MDL_TARGETS; t++)
-        n += module_bytes(w, a, layer, (enum mdl_target)t);
+        n += module_bytes(l->w, (enum mdl_target)t, &l->modules[layer][t]);
     return n;
 }
 
 size_t mdl_lora_bytes_for(const struct mdl_weights *w, const struct mdl_adapter *a) {
     size_t n = 0;
     for (int32_t i = 0; i < a->n_layers && i < w->config.n_layers; i++)
-        n += layer_bytes(w, a, i);
+        for (int t = 0; t < MDL_TARGETS; t++) {
+            const struct mdl_adapter_module *m = &a->modules[i][t];
+            struct kn_lora_entry e = {.r = m->r, .dtype = narrowest(w, m, (enum mdl_target)t)};
+            n += module_bytes(w, (enum mdl_target)t, &e);
+        }
     return n;
 }
 
@@ -70,46 +108,57 @@ void mdl_lora_destroy(struct mdl_lora *l) {
     mem_free(l);
 }
 
-void mdl_lora_module(const struct mdl_lora *l, int32_t layer, enum mdl_target t, kn_addr *a,
-                     kn_addr *b, int32_t *r, float *scale) {
-    const struct resident *m = &l->modules[layer][t];
-    *a = m->a;
-    *b = m->b;
-    *r = m->r;
-    *scale = m->scale;
+const struct kn_lora_entry *mdl_lora_module(const struct mdl_lora *l, int32_t layer,
+                                            enum mdl_target t) {
+    return &l->modules[layer][t];
+}
+
+// ---- to the device
+
+// Packs a matrix to `to`, where its f32 values have room; returns what it takes there.
+static size_t pack_matrix(const struct mdl_lora *l, enum mdl_target t,
+                          const struct kn_lora_entry *m, enum kn_lora_side side, const float *from,
+                          char *to) {
+    const struct kn_ops *ops = l->w->ops;
+    int32_t n, k;
+    mdl_target_shape(&l->w->config, t, &n, &k);
+    ops->lora_pack(side, side == KN_LORA_A ? m->r : n, side == KN_LORA_A ? k : m->r, from, to);
+    if (m->dtype != KN_F32)
+        ops->lora_narrow(m->dtype, to, packed_bytes(l->w, t, m->r, side), to);
+    return matrix_bytes(l->w, t, m, side);
 }
 
 // Packs a layer into `stage` and uploads it to `at`.
 static enum err put_layer(struct mdl_lora *l, struct kn_queue *q, const struct mdl_adapter *a,
                           int32_t layer, kn_addr at, char *stage, struct err_info *info) {
-    const struct kn_ops *ops = l->w->ops;
     size_t used = 0;
     for (int t = 0; t < MDL_TARGETS; t++) {
         const struct mdl_adapter_module *m = &a->modules[layer][t];
-        struct resident *to = &l->modules[layer][t];
-        int32_t n, k;
+        struct kn_lora_entry *to = &l->modules[layer][t];
         if (!m->r)
             continue;
-        mdl_target_shape(&l->w->config, (enum mdl_target)t, &n, &k);
-        *to = (struct resident){.a = at + used, .r = m->r, .scale = m->scale};
-        ops->lora_pack(KN_LORA_A, m->r, k, m->a, stage + used);
-        used += matrix_bytes(l->w, (enum mdl_target)t, m->r, KN_LORA_A);
+        to->a = at + used;
+        used += pack_matrix(l, (enum mdl_target)t, to, KN_LORA_A, m->a, stage + used);
         to->b = at + used;
-        ops->lora_pack(KN_LORA_B, n, m->r, m->b, stage + used);
-        used += matrix_bytes(l->w, (enum mdl_target)t, m->r, KN_LORA_B);
+        used += pack_matrix(l, (enum mdl_target)t, to, KN_LORA_B, m->b, stage + used);
     }
     if (!used)
         return ERR_OK;
-    enum err e = ops->upload(q, at, stage, used);
+    enum err e = l->w->ops->upload(q, at, stage, used);
     if (e)
         return err_set(info, e, NULL, "an adapter's upload: %s", err_text(e));
-    return ops->queue_wait(q, info); // so that no more than a layer is staged
+    return l->w->ops->queue_wait(q, info); // so that no more than a layer is staged
 }
 
-static size_t largest_layer(const struct mdl_weights *w, const struct mdl_adapter *a) {
+// Of a layer in f32: a matrix is packed so before it is narrowed.
+static size_t largest_layer(const struct mdl_lora *l, const struct mdl_adapter *a) {
     size_t most = 0;
     for (int32_t i = 0; i < a->n_layers; i++) {
-        size_t n = layer_bytes(w, a, i);
+        size_t n = 0;
+        for (int t = 0; t < MDL_TARGETS; t++) {
+            struct kn_lora_entry e = {.r = a->modules[i][t].r};
+            n += module_bytes(l->w, (enum mdl_target)t, &e);
+        }
         most = n > most ? n : most;
     }
     return most;
@@ -117,7 +166,7 @@ static size_t largest_layer(const struct mdl_weights *w, const struct mdl_adapte
 
 static enum err put_all(struct mdl_lora *l, struct kn_queue *q, const struct mdl_adapter *a,
                         struct err_info *info) {
-    size_t most = largest_layer(l->w, a);
+    size_t most = largest_layer(l, a);
     char *stage = mem_aligned(64, most);
     if (!stage)
         return err_set(info, ERR_NOMEM, NULL, "out of memory for an adapter's layer");
@@ -126,10 +175,18 @@ static enum err put_all(struct mdl_lora *l, struct kn_queue *q, const struct mdl
     kn_addr at = l->memory;
     for (int32_t i = 0; !e && i < a->n_layers; i++) {
         e = put_layer(l, q, a, i, at, stage, info);
-        at += layer_bytes(l->w, a, i);
+        at += layer_bytes(l, i);
     }
     mem_free(stage);
     return e;
+}
+
+static bool has_modules(const struct mdl_adapter *a) {
+    for (int32_t i = 0; i < a->n_layers; i++)
+        for (int t = 0; t < MDL_TARGETS; t++)
+            if (a->modules[i][t].r)
+                return true;
+    return false;
 }
 
 static enum err check(const struct mdl_weights *w, const struct mdl_adapter *a,
@@ -140,14 +197,28 @@ static enum err check(const struct mdl_weights *w, const struct mdl_adapter *a,
     if (w->world != 1)
         return err_set(info, ERR_UNSUPPORTED, NULL,
                        "adapters on a sharded model are not supported");
-    if (a && (a->n_layers != w->config.n_layers || !mdl_lora_bytes_for(w, a)))
+    if (a && (a->n_layers != w->config.n_layers || !has_modules(a)))
         return err_set(info, ERR_INVALID, NULL, "the adapter is not one of this model");
     return ERR_OK;
 }
 
-enum err mdl_lora_create(const struct mdl_weights *w, struct kn_queue *q,
-                         const struct mdl_adapter *a, struct mdl_lora **out,
-                         struct err_info *info) {
+// Ranks, scales and types; the size of it all.
+static void describe(struct mdl_lora *l, const struct mdl_adapter *a, bool narrow) {
+    for (int32_t i = 0; i < a->n_layers; i++) {
+        for (int t = 0; t < MDL_TARGETS; t++) {
+            const struct mdl_adapter_module *m = &a->modules[i][t];
+            struct kn_lora_entry *e = &l->modules[i][t];
+            if (!m->r)
+                continue;
+            *e = (struct kn_lora_entry){.r = m->r, .scale = m->scale};
+            e->dtype = narrow ? narrowest(l->w, m, (enum mdl_target)t) : KN_F32;
+        }
+        l->bytes += layer_bytes(l, i);
+    }
+}
+
+static enum err create(const struct mdl_weights *w, struct kn_queue *q, const struct mdl_adapter *a,
+                       bool narrow, struct mdl_lora **out, struct err_info *info) {
     enum err e = check(w, a, info);
     if (e)
         return e;
@@ -156,8 +227,9 @@ enum err mdl_lora_create(const struct mdl_weights *w, struct kn_queue *q,
         return err_set(info, ERR_NOMEM, NULL, "out of memory for an adapter");
     l->w = w;
     l->device = w->ops->queue_device(q);
-    l->bytes = mdl_lora_bytes_for(w, a);
     l->modules = mem_calloc((size_t)a->n_layers, sizeof *l->modules);
+    if (l->modules)
+        describe(l, a, narrow);
     if (!l->modules || w->ops->alloc(l->device, l->bytes, &l->memory))
         e = err_set(info, ERR_NOMEM, NULL, "out of memory for an adapter of %zu bytes", l->bytes);
     if (!e)
@@ -170,50 +242,62 @@ enum err mdl_lora_create(const struct mdl_weights *w, struct kn_queue *q,
     return ERR_OK;
 }
 
+enum err mdl_lora_create(const struct mdl_weights *w, struct kn_queue *q,
+                         const struct mdl_adapter *a, struct mdl_lora **out,
+                         struct err_info *info) {
+    return create(w, q, a, true, out, info);
+}
+
+enum err mdl_lora_create_f32(const struct mdl_weights *w, struct kn_queue *q,
+                             const struct mdl_adapter *a, struct mdl_lora **out,
+                             struct err_info *info) {
+    return create(w, q, a, false, out, info);
+}
+
 // ---- back to the host
 
+// stage: room for the matrix twice.
 static enum err get_matrix(const struct mdl_lora *l, struct kn_queue *q, enum mdl_target t,
-                           enum kn_lora_side side, kn_addr from, int32_t r, char *stage, float *to,
-                           struct err_info *info) {
+                           const struct kn_lora_entry *m, enum kn_lora_side side, char *stage,
+                           float *to, struct err_info *info) {
     const struct kn_ops *ops = l->w->ops;
     int32_t n, k;
     mdl_target_shape(&l->w->config, t, &n, &k);
-    int32_t rows = side == KN_LORA_A ? r : n, cols = side == KN_LORA_A ? k : r;
-    enum err e = ops->download(q, stage, from, ops->lora_bytes(side, rows, cols));
+    size_t bytes = packed_bytes(l->w, t, m->r, side), half = m->dtype == KN_F32 ? 0 : bytes / 2;
+    char *from = half ? stage + bytes : stage;
+    enum err e = ops->download(q, from, side == KN_LORA_A ? m->a : m->b, half ? half : bytes);
     if (e)
         return err_set(info, e, NULL, "an adapter's download: %s", err_text(e));
     e = ops->queue_wait(q, info);
-    if (!e)
-        ops->lora_unpack(side, rows, cols, stage, to);
-    return e;
+    if (e)
+        return e;
+    if (half)
+        ops->lora_widen(m->dtype, from, bytes, stage);
+    ops->lora_unpack(side, side == KN_LORA_A ? m->r : n, side == KN_LORA_A ? k : m->r, stage, to);
+    return ERR_OK;
 }
 
 enum err mdl_lora_download(const struct mdl_lora *l, struct kn_queue *q, struct mdl_adapter *to,
                            struct err_info *info) {
     enum err e = check(l->w, to, info);
-    size_t most = 0;
     if (e)
         return e;
     for (int32_t i = 0; i < to->n_layers; i++)
-        for (int t = 0; t < MDL_TARGETS; t++) {
+        for (int t = 0; t < MDL_TARGETS; t++)
             if (to->modules[i][t].r != l->modules[i][t].r)
                 return err_set(info, ERR_INVALID, NULL, "the adapter has other modules or ranks");
-            size_t n = module_bytes(l->w, to, i, (enum mdl_target)t);
-            most = n > most ? n : most;
-        }
-    char *stage = mem_aligned(64, most);
+    char *stage = mem_aligned(64, 2 * largest_layer(l, to));
     if (!stage)
         return err_set(info, ERR_NOMEM, NULL, "out of memory for an adapter's module");
     for (int32_t i = 0; !e && i < to->n_layers; i++)
         for (int t = 0; !e && t < MDL_TARGETS; t++) {
-            const struct resident *m = &l->modules[i][t];
+            const struct kn_lora_entry *m = &l->modules[i][t];
+            const struct mdl_adapter_module *at = &to->modules[i][t];
             if (!m->r)
                 continue;
-            e = get_matrix(l, q, (enum mdl_target)t, KN_LORA_A, m->a, m->r, stage,
-                           to->modules[i][t].a, info);
+            e = get_matrix(l, q, (enum mdl_target)t, m, KN_LORA_A, stage, at->a, info);
             if (!e)
-                e = get_matrix(l, q, (enum mdl_target)t, KN_LORA_B, m->b, m->r, stage,
-                               to->modules[i][t].b, info);
+                e = get_matrix(l, q, (enum mdl_target)t, m, KN_LORA_B, stage, at->b, info);
         }
     mem_free(stage);
     return e;

@@ -5,6 +5,7 @@
 //
 //   mdl_adapter -> mdl_lora_create -> resident -> mdl_lora_set(slots, s, resident) -> batch.slot = s
 #pragma once
+#include "kernels/lora.h"
 #include "model/adapter.h"
 #include "model/forward.h"
 
@@ -12,15 +13,21 @@ struct mdl_lora; // resident; immutable for serving, its matrices change in trai
 
 // Copies and packs, into memory of the queue's device; the adapter may be freed afterwards. Runs on
 // the queue (upload), so by its thread, or by any thread with a queue of its own.
+// Matrices whose values all are bf16 or f16 (as files of these types have them) lie in 16 bits, which
+// changes no result.
 enum err mdl_lora_create(const struct mdl_weights *w, struct kn_queue *q,
                          const struct mdl_adapter *a, struct mdl_lora **out, struct err_info *info);
+// For training, whose matrices change: all in f32.
+enum err mdl_lora_create_f32(const struct mdl_weights *w, struct kn_queue *q,
+                             const struct mdl_adapter *a, struct mdl_lora **out,
+                             struct err_info *info);
 void mdl_lora_destroy(struct mdl_lora *l); // no slot may hold it, no queued work use it
 size_t mdl_lora_bytes(const struct mdl_lora *l);
-// Device memory that an adapter of this shape needs.
+// Device memory that this adapter needs for serving; looks at all its values.
 size_t mdl_lora_bytes_for(const struct mdl_weights *w, const struct mdl_adapter *a);
-// The resident matrices of one module, for training: *r 0 where it is no target.
-void mdl_lora_module(const struct mdl_lora *l, int32_t layer, enum mdl_target t, kn_addr *a,
-                     kn_addr *b, int32_t *r, float *scale);
+// The resident matrices of one module; r is 0 where it is no target.
+const struct kn_lora_entry *mdl_lora_module(const struct mdl_lora *l, int32_t layer,
+                                            enum mdl_target t);
 // Copies the matrices back (waits for the queue).
 enum err mdl_lora_download(const struct mdl_lora *l, struct kn_queue *q, struct mdl_adapter *to,
                            struct err_info *info);

@@ -116,7 +116,7 @@ static void fill(struct mdl_lora_slots *s, int32_t i, const struct mdl_lora *l) 
                 *users -= e->r > 0;
                 memset(e, 0, sizeof *e);
                 if (l)
-                    mdl_lora_module(l, layer, t, &e->a, &e->b, &e->r, &e->scale);
+                    *e = *mdl_lora_module(l, layer, t);
                 *users += e->r > 0;
             }
 }

@@ -67,7 +67,11 @@ static int64_t values(const struct kn_ops *ops, enum kn_lora_side side, int32_t 
 static void find_module(struct lora_params *p, int32_t l, enum mdl_target t, kn_addr *first,
                         kn_addr *end) {
     struct lora_module *m = &p->modules[l][t];
-    mdl_lora_module(p->resident, l, t, &m->a, &m->b, &m->r, &m->scale);
+    const struct kn_lora_entry *e = mdl_lora_module(p->resident, l, t);
+    m->a = e->a;
+    m->b = e->b;
+    m->r = e->r;
+    m->scale = e->scale;
     mdl_target_shape(&p->w->config, t, &m->n, &m->k);
     if (!m->r)
         return;
@@ -136,7 +140,7 @@ enum err lora_params_create(const struct mdl_weights *w, struct kn_queue *q,
     enum err e =
         p->modules ? initial(w, cfg, &a, info) : err_set(info, ERR_NOMEM, NULL, "out of memory");
     if (!e)
-        e = mdl_lora_create(w, q, a, &p->resident, info);
+        e = mdl_lora_create_f32(w, q, a, &p->resident, info);
     mdl_adapter_destroy(a);
     if (!e)
         e = place_all(p, info);

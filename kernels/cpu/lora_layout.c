@@ -40,3 +40,17 @@ void cpu_lora_unpack(enum kn_lora_side side, int32_t rows, int32_t cols, const v
             for (int32_t i = 0; i < CPU_LORA_PANEL && c + i < s.wide; i++)
                 dst[(size_t)(c + i) * s.step_wide + (size_t)j * s.step_r] = from[i];
 }
+
+void cpu_lora_narrow(enum kn_dtype t, const void *src, size_t bytes, void *dst) {
+    const float *from = src;
+    uint16_t *to = dst; // never ahead of what is still to be read
+    for (size_t i = 0; i < bytes / sizeof *from; i++)
+        to[i] = t == KN_BF16 ? kn_f32_to_bf16(from[i]) : kn_f32_to_f16(from[i]);
+}
+
+void cpu_lora_widen(enum kn_dtype t, const void *src, size_t bytes, void *dst) {
+    const uint16_t *from = src;
+    float *to = dst;
+    for (size_t i = 0; i < bytes / sizeof *to; i++)
+        to[i] = t == KN_BF16 ? kn_bf16_to_f32(from[i]) : kn_f16_to_f32(from[i]);
+}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the CPU backend keeps the matrices of an adapter, A [r, k] and B [n, r], in f32. Both have one
-// layout, in panels of 16 along their wide side (k of A, n of B): for each panel r vectors,
+// How the CPU backend keeps the matrices of an adapter, A [r, k] and B [n, r], in f32 or, for
+// serving, in 16 bits. Both have one layout, in panels of 16 along their wide side (k of A, n of B): for each panel r vectors,
 // [ceil(wide / 16)][r][16]. So
 //
 //   A: value (j, c) lies at panel c / 16, vector j, lane c mod 16
@@ -32,3 +32,5 @@ size_t cpu_lora_bytes(enum kn_lora_side side, int32_t rows, int32_t cols);
 void cpu_lora_pack(enum kn_lora_side side, int32_t rows, int32_t cols, const float *src, void *dst);
 void cpu_lora_unpack(enum kn_lora_side side, int32_t rows, int32_t cols, const void *src,
                      float *dst);
+void cpu_lora_narrow(enum kn_dtype t, const void *src, size_t bytes, void *dst);
+void cpu_lora_widen(enum kn_dtype t, const void *src, size_t bytes, void *dst);

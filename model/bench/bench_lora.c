@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What adapters cost in a step: the same batch with and without them, turn by turn, so that a machine
 // whose speed changes does not matter.
-//   graft_bench_lora MODEL [streams 32] [rounds 30]
+//   graft_bench_lora MODEL [streams 32] [rounds 30] [only kind]
 // Prints the median of each step's time and the median over rounds of the base's time over it (1: free).
 #include "base/clock.h"
 #include "base/mem.h"
@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_STREAMS = 64, MAX_ROUNDS = 400, CONTEXT = 128, PROMPT = 512, STEPS = 2, KINDS = 5 };
+enum { MAX_STREAMS = 64, MAX_ROUNDS = 400, CONTEXT = 128, PROMPT = 512, STEPS = 2, KINDS = 8 };
 
 enum { // bits of enum mdl_target
     QV = 1 << MDL_TARGET_Q | 1 << MDL_TARGET_V,
@@ -22,12 +22,18 @@ struct kind {
     const char *name;
     unsigned targets; // 0: hooks, but no adapter
     int32_t r;
-    bool one; // all rows the same adapter
+    bool one;     // all rows the same adapter
+    bool sixteen; // values that bf16 holds
 };
 static const struct kind kinds[KINDS] = {
-    {"hook without adapters", 0, 0, false},      {"q, v; r = 8; each its own", QV, 8, false},
-    {"all; r = 8; each its own", ALL, 8, false}, {"all; r = 16; each its own", ALL, 16, false},
-    {"all; r = 16; one for all", ALL, 16, true},
+    {"hook without adapters", 0, 0, false, false},
+    {"q, v; r = 8; each its own", QV, 8, false, false},
+    {"all; r = 8; each its own", ALL, 8, false, false},
+    {"all; r = 16; each its own", ALL, 16, false, false},
+    {"all; r = 16; one for all", ALL, 16, true, false},
+    {"q, v; r = 16; bf16", QV, 16, false, true},
+    {"all; r = 8; bf16", ALL, 8, false, true},
+    {"all; r = 16; bf16", ALL, 16, false, true},
 };
 
 struct bench {
@@ -86,7 +92,12 @@ static void set_up(struct bench *b, const char *path) {
                                   .want = b->want};
 }
 
-static void fill(const struct bench *b, struct mdl_adapter *a) {
+static float value(uint32_t *s, bool sixteen) {
+    *s = *s * 1664525u + 1013904223u;
+    return (float)(sixteen ? *s >> 24 << 16 : *s >> 8) * 0x1p-30f;
+}
+
+static void fill(const struct bench *b, struct mdl_adapter *a, bool sixteen) {
     uint32_t s = 12345;
     for (int32_t i = 0; i < a->n_layers; i++)
         for (int t = 0; t < MDL_TARGETS; t++) {
@@ -94,9 +105,9 @@ static void fill(const struct bench *b, struct mdl_adapter *a) {
             int32_t n, k;
             mdl_target_shape(&b->weights->config, (enum mdl_target)t, &n, &k);
             for (int32_t j = 0; j < m->r * k; j++)
-                m->a[j] = (float)((s = s * 1664525u + 1013904223u) >> 8) * 0x1p-30f;
+                m->a[j] = value(&s, sixteen);
             for (int32_t j = 0; j < m->r * n; j++)
-                m->b[j] = (float)((s = s * 1664525u + 1013904223u) >> 8) * 0x1p-30f;
+                m->b[j] = value(&s, sixteen);
         }
 }
 
@@ -112,7 +123,7 @@ static void load_adapters(struct bench *b, const struct kind *kind) {
         struct mdl_adapter *a;
         must(mdl_adapter_create(&b->weights->config, kind->targets, kind->r, 1, false, &a, &info),
              &info);
-        fill(b, a);
+        fill(b, a, kind->sixteen);
         must(mdl_lora_create(b->weights, b->queue, a, &b->loras[i], &info), &info);
         must(mdl_lora_set(b->slots, i, b->loras[i]), &info);
         mdl_adapter_destroy(a);
@@ -182,12 +193,15 @@ int main(int argc, char **argv) {
     int rounds = argc > 3 ? atoi(argv[3]) : 30;
     b.streams = argc > 2 ? atoi(argv[2]) : 32;
     if (argc < 2 || b.streams < 1 || b.streams > MAX_STREAMS || rounds < 1 || rounds > MAX_ROUNDS) {
-        fprintf(stderr, "usage: graft_bench_lora MODEL [streams] [rounds]\n");
+        fprintf(stderr, "usage: graft_bench_lora MODEL [streams] [rounds] [only kind]\n");
         return 1;
     }
     set_up(&b, argv[1]);
     snprintf(what, sizeof what, "%d streams", b.streams);
+    int only = argc > 4 ? atoi(argv[4]) : -1;
     for (int k = 0; k < KINDS; k++) {
+        if (only >= 0 && k != only)
+            continue;
         load_adapters(&b, &kinds[k]);
         measure(&b, what, kinds[k].name, rounds, b.streams, 1, CONTEXT);
         if (kinds[k].one || !kinds[k].targets)

@@ -27,6 +27,7 @@ struct work {
     float p;
     uint32_t module;
     uint64_t keys[MAX_ROWS];
+    bool narrow; // matrices in 16 bits
 };
 
 static float *random_values(struct kn_rng *rng, size_t n, float scale) {
@@ -77,17 +78,23 @@ static void work_free(struct work *w) {
     mem_free(w->y);
 }
 
-static kn_addr put_matrix(struct kn_fixture *f, enum kn_lora_side side, int32_t rows, int32_t cols,
-                          const float *src) {
+static kn_addr put_matrix(struct kn_fixture *f, enum kn_dtype t, enum kn_lora_side side,
+                          int32_t rows, int32_t cols, const float *src) {
     size_t bytes = f->ops->lora_bytes(side, rows, cols);
     assert_true(bytes >= (size_t)rows * (size_t)cols * sizeof *src);
     void *packed = mem_alloc(bytes);
     assert_non_null(packed);
     memset(packed, 0xff, bytes); // padding must be written
     f->ops->lora_pack(side, rows, cols, src, packed);
-    kn_addr at = kn_test_put(f, packed, bytes);
+    if (t != KN_F32)
+        f->ops->lora_narrow(t, packed, bytes, packed);
+    kn_addr at = kn_test_put(f, packed, t == KN_F32 ? bytes : bytes / 2);
     mem_free(packed);
     return at;
+}
+
+static enum kn_dtype type_of_slot(int s) {
+    return s % 2 ? KN_F16 : KN_BF16;
 }
 
 static kn_addr put_entries(struct kn_fixture *f, const struct work *w) {
@@ -98,9 +105,11 @@ static kn_addr put_entries(struct kn_fixture *f, const struct work *w) {
             int32_t r = w->r[j][s];
             if (!r)
                 continue;
+            enum kn_dtype t = w->narrow ? type_of_slot(s) : KN_F32;
             e[j][s] = (struct kn_lora_entry){
-                .a = put_matrix(f, KN_LORA_A, r, w->k, w->a[j][s]),
-                .b = put_matrix(f, KN_LORA_B, w->n[j], r, w->b[j][s]),
+                .a = put_matrix(f, t, KN_LORA_A, r, w->k, w->a[j][s]),
+                .b = put_matrix(f, t, KN_LORA_B, w->n[j], r, w->b[j][s]),
+                .dtype = t,
                 .r = r,
                 .scale = w->scale[j][s],
             };
@@ -246,6 +255,39 @@ static void test_products(void **state) {
     for_levels(products);
 }
 
+static void round_values(float *x, size_t n, enum kn_dtype t) {
+    for (size_t i = 0; i < n; i++)
+        x[i] = t == KN_BF16 ? kn_bf16_to_f32(kn_f32_to_bf16(x[i]))
+                            : kn_f16_to_f32(kn_f32_to_f16(x[i]));
+}
+
+// Matrices in 16 bits give the bits of the same values in f32.
+static void sixteen_bits(const char *isa) {
+    static float wide[MAX_ROWS * MAX_Y], narrow[MAX_ROWS * MAX_Y];
+    static const int32_t k[] = {48, 200, 33},
+                         ranks[][SLOTS] = {{8, 16, 1}, {64, 17, 15}, {5, 2, 3}};
+    static const int32_t n[][KN_LORA_PARTS] = {{160, 80, 32}, {176, 80, 0}, {7, 15, 17}};
+    for (int i = 0; i < 3; i++) {
+        struct work w;
+        work_init(&w, 50 + (uint64_t)i, k[i], n[i], ranks[i]);
+        for (int j = 0; j < w.n_parts; j++)
+            for (int s = 0; s < SLOTS; s++) {
+                round_values(w.a[j][s], (size_t)(w.r[j][s] * w.k), type_of_slot(s));
+                round_values(w.b[j][s], (size_t)(w.n[j] * w.r[j][s]), type_of_slot(s));
+            }
+        run_work(isa, 1, &w, MAX_ROWS, wide);
+        w.narrow = true;
+        check_all(isa, &w);
+        run_work(isa, 2, &w, MAX_ROWS, narrow);
+        kn_assert_same(narrow, wide, (size_t)(w.rows * w.ldy) * sizeof *wide);
+        work_free(&w);
+    }
+}
+static void test_sixteen_bits(void **state) {
+    (void)state;
+    for_levels(sixteen_bits);
+}
+
 static void dropout(const char *isa) {
     static const float p[] = {0.1f, 0.5f, 0.999f, 1e-9f};
     static const int32_t n[] = {48, 20, 20}, ranks[] = {8, 16, 3}, k[] = {64, 130, 33, 200};
@@ -364,9 +406,9 @@ static void test_required(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_layout),   cmocka_unit_test(test_products),
-        cmocka_unit_test(test_dropout),  cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_required),
+        cmocka_unit_test(test_layout),       cmocka_unit_test(test_products),
+        cmocka_unit_test(test_sixteen_bits), cmocka_unit_test(test_dropout),
+        cmocka_unit_test(test_refused),      cmocka_unit_test(test_required),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -295,8 +295,10 @@ static void same_u(const char *isa) {
             m.b[i] = i % R == i / R;
         kn_fixture_open(&f, isa, 2);
         struct result out = run(&f, &m, true);
-        struct kn_lora_entry e = {put_matrix(&f, KN_LORA_A, R, m.k, m.a),
-                                  put_matrix(&f, KN_LORA_B, R, R, m.b), R, 1};
+        struct kn_lora_entry e = {.a = put_matrix(&f, KN_LORA_A, R, m.k, m.a),
+                                  .b = put_matrix(&f, KN_LORA_B, R, R, m.b),
+                                  .r = R,
+                                  .scale = 1};
         int32_t zeros[64] = {0};
         struct kn_batch b = {
             .n_tokens = m.rows, .n_seqs = 1, .seq = (kn_addr)zeros, .slot = (kn_addr)zeros};

@@ -270,14 +270,55 @@ static void test_download(void **state) {
         mem_free(kept);
     }
     assert_int_equal(mdl_lora_download(l.loras[0], l.x.queue, l.adapters[1], &info), ERR_INVALID);
-    kn_addr a, b;
-    int32_t r;
-    float scale;
-    mdl_lora_module(l.loras[3], 1, MDL_TARGET_UP, &a, &b, &r, &scale);
-    assert_true(a && b && r == 17 && scale > 0.47f && scale < 0.471f);
-    mdl_lora_module(l.loras[3], 0, MDL_TARGET_UP, &a, &b, &r, &scale);
-    assert_true(!a && !b && r == 0);
+    const struct kn_lora_entry *e = mdl_lora_module(l.loras[3], 1, MDL_TARGET_UP);
+    assert_true(e->a && e->b && e->r == 17 && e->scale > 0.47f && e->scale < 0.471f);
+    e = mdl_lora_module(l.loras[3], 0, MDL_TARGET_UP);
+    assert_true(!e->a && !e->b && e->r == 0);
     lx_close(&l);
+}
+
+// Values that 16 bits hold lie in 16 bits, with the same results as in f32; one that they do not hold
+// keeps its module in f32.
+static void check_sixteen_bits(enum kn_dtype t) {
+    struct lx l;
+    struct err_info info;
+    struct mdl_lora *narrow, *wide;
+    lx_open(&l, "portable");
+    struct mdl_adapter *a = l.adapters[0];
+    float *all = a->memory;
+    for (size_t i = 0; i < a->values; i++)
+        all[i] = t == KN_BF16 ? kn_bf16_to_f32(kn_f32_to_bf16(all[i]))
+                              : kn_f16_to_f32(kn_f32_to_f16(all[i]));
+    a->modules[1][MDL_TARGET_K].b[3] = 1.0f + 0x1p-20f;
+    ok(mdl_lora_create(l.x.weights, l.x.queue, a, &narrow, &info), &info);
+    ok(mdl_lora_create_f32(l.x.weights, l.x.queue, a, &wide, &info), &info);
+    assert_int_equal(mdl_lora_bytes(narrow), mdl_lora_bytes_for(l.x.weights, a));
+    assert_true(mdl_lora_bytes(narrow) < mdl_lora_bytes(wide) * 7 / 10);
+    for (int i = 0; i < MDL_TARGETS; i++) {
+        enum mdl_target k = (enum mdl_target)i;
+        assert_int_equal(mdl_lora_module(wide, 1, k)->dtype, KN_F32);
+        assert_int_equal(mdl_lora_module(narrow, 1, k)->dtype, k == MDL_TARGET_K ? KN_F32 : t);
+    }
+    assert_int_equal(mdl_lora_set(l.slots, 0, wide), ERR_OK);
+    assert_int_equal(mdl_lora_set(l.slots, 1, narrow), ERR_OK);
+    float *one = alone(&l, 0, 0, true), *other = alone(&l, 0, 1, true);
+    assert_memory_equal(one, other, kept_bytes(&l, 0));
+    float *values = mem_dup(a->memory, a->values * sizeof *values);
+    assert_non_null(values);
+    memset(a->memory, 0xff, a->values * sizeof *values);
+    ok(mdl_lora_download(narrow, l.x.queue, a, &info), &info);
+    assert_memory_equal(a->memory, values, a->values * sizeof *values);
+    mem_free(values);
+    mem_free(one);
+    mem_free(other);
+    mdl_lora_destroy(narrow);
+    mdl_lora_destroy(wide);
+    lx_close(&l);
+}
+static void test_sixteen_bits(void **state) {
+    (void)state;
+    check_sixteen_bits(KN_BF16);
+    check_sixteen_bits(KN_F16);
 }
 
 // Training's forward: rows of sequences with keys change with dropout, and are the same again.
@@ -370,10 +411,11 @@ static void test_nomem(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_golden),   cmocka_unit_test(test_quantised),
-        cmocka_unit_test(test_slots),    cmocka_unit_test(test_recorded),
-        cmocka_unit_test(test_download), cmocka_unit_test(test_dropout),
-        cmocka_unit_test(test_refused),  cmocka_unit_test(test_nomem),
+        cmocka_unit_test(test_golden),       cmocka_unit_test(test_quantised),
+        cmocka_unit_test(test_slots),        cmocka_unit_test(test_recorded),
+        cmocka_unit_test(test_download),     cmocka_unit_test(test_dropout),
+        cmocka_unit_test(test_refused),      cmocka_unit_test(test_nomem),
+        cmocka_unit_test(test_sixteen_bits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

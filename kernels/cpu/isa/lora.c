@@ -10,7 +10,7 @@ enum {
     BLOCK_ROWS = 32,        // at most; the matrices come from a near cache after the first rows
     PIECES = 4,             // per thread, if there are rows enough
     FEATURES = 4 * V_LANES, // whose noise one call gives
-    HEAD_BYTES = 4096,
+    HEAD_BYTES = 8192,
 };
 
 void ISA(lora_dropout)(const struct kn_dropout *d, uint32_t module, int32_t row, const float *x,
@@ -36,73 +36,87 @@ void ISA(lora_dropout)(const struct kn_dropout *d, uint32_t module, int32_t row,
     }
 }
 
-// Rows [row, row + n) of one slot, part j.
-static void run_rows(const struct kn_lora *p, const struct kn_lora_entry *e, int j, int32_t row,
-                     int32_t n, float *scratch) {
-    const float *x = (const float *)p->x + row * p->ldx;
-    float *y = (float *)p->y + row * p->ldy + p->col[j], *u = scratch;
+// A run of rows with one slot, one part.
+struct item {
+    const struct kn_lora_entry *e;
+    int32_t row, n;
+    int j;
+};
+
+// `next`: what comes after it, NULL at the end.
+static void run_rows(const struct kn_lora *p, const struct item *it, const struct item *next,
+                     float *scratch) {
+    const struct kn_lora_entry *e = it->e;
+    const float *x = (const float *)p->x + it->row * p->ldx;
+    float *y = (float *)p->y + it->row * p->ldy + p->col[it->j], *u = scratch;
     int64_t ldx = p->ldx;
     if (p->dropout.p > 0) {
         float *dropped = scratch + (size_t)BLOCK_ROWS * KN_LORA_MAX_RANK;
         ldx = (p->k + V_LANES - 1) / V_LANES * V_LANES;
-        for (int32_t i = 0; i < n; i++)
+        for (int32_t i = 0; i < it->n; i++)
             ISA(lora_dropout)
-        (&p->dropout, p->dropout.module + (uint32_t)j, row + i, x + i * p->ldx, dropped + i * ldx,
-         0, p->k);
+        (&p->dropout, p->dropout.module + (uint32_t)it->j, it->row + i, x + i * p->ldx,
+         dropped + i * ldx, 0, p->k);
         x = dropped;
     }
-    ISA(lora_shrink)((const float *)e->a, p->k, e->r, x, ldx, n, 1.0f, u, e->r);
-    ISA(lora_expand)
-    ((const float *)e->b, p->n[j], e->r, u, e->r, n, e->scale, y, p->ldy, 0, p->n[j]);
+    struct lora_matrix a = {(const void *)e->a, e->dtype, p->k, e->r, (const void *)e->b};
+    struct lora_matrix b = {(const void *)e->b, e->dtype, p->n[it->j], e->r,
+                            next ? (const void *)next->e->a : NULL};
+    ISA(lora_shrink)(&a, x, ldx, it->n, 1.0f, u, e->r);
+    ISA(lora_expand)(&b, u, e->r, it->n, e->scale, y, p->ldy, 0, p->n[it->j]);
+}
+
+static int32_t slot_of(const struct kn_lora *p, int32_t row) {
+    return ((const int32_t *)p->batch->slot)[((const int32_t *)p->batch->seq)[row]];
 }
 
 // The run of rows from `row` on that have one slot: returns its end.
 static int32_t run_end(const struct kn_lora *p, int32_t row, int32_t end) {
-    const int32_t *seq = (const int32_t *)p->batch->seq, *slot = (const int32_t *)p->batch->slot;
-    int32_t s = slot[seq[row]], next = row + 1;
-    while (next < end && slot[seq[next]] == s)
+    int32_t s = slot_of(p, row), next = row + 1;
+    while (next < end && slot_of(p, next) == s)
         next++;
     return next;
 }
 
-// The entry of a row's slot, NULL where there is nothing to add.
-static const struct kn_lora_entry *entry_of(const struct kn_lora *p, int32_t row, int j) {
-    int32_t s = ((const int32_t *)p->batch->slot)[((const int32_t *)p->batch->seq)[row]];
-    if (s < 0 || s >= p->n_slots)
-        return NULL;
-    const struct kn_lora_entry *e =
-        &((const struct kn_lora_entry *)p->entries)[(int64_t)j * p->n_slots + s];
-    return e->r > 0 ? e : NULL;
-}
+// Parts [j0, j1) of rows up to `end`, run by run.
+struct range {
+    const struct kn_lora *p;
+    int j0, j1;
+    int32_t end;
+};
 
-// Memory has nothing to do while a row's sums are added up: it fetches where the next run begins.
-static void fetch_head(const struct kn_lora *p, int32_t row, int j, int parts_end) {
-    for (; j < parts_end; j++) {
-        const struct kn_lora_entry *e = entry_of(p, row, j);
-        for (int o = 0; e && o < HEAD_BYTES; o += 64)
-            __builtin_prefetch((const char *)e->a + o, 0, 2);
-        if (e)
-            return;
+// Moves on to the next part of the run, or of the runs after it, that has something to add.
+static bool next_item(const struct range *r, struct item *it, struct cpu_task *t) {
+    for (;;) {
+        if (it->n == 0 || ++it->j == r->j1) {
+            it->row += it->n;
+            if (it->row == r->end)
+                return false;
+            it->n = run_end(r->p, it->row, r->end) - it->row;
+            it->j = r->j0;
+        }
+        int32_t s = slot_of(r->p, it->row);
+        if (s >= r->p->n_slots) {
+            cpu_fail(t, ERR_INVALID);
+            return false;
+        }
+        const struct kn_lora_entry *entries = (const struct kn_lora_entry *)r->p->entries;
+        it->e = s < 0 ? NULL : &entries[(int64_t)it->j * r->p->n_slots + s];
+        if (it->e && it->e->r > 0)
+            return true;
     }
 }
 
-// Rows [begin, end) of parts [j0, j1), run by run.
-static void block(const struct kn_lora *p, int j0, int j1, int32_t begin, int32_t end,
-                  struct cpu_task *t) {
-    for (int32_t row = begin, next; row < end; row = next) {
-        next = run_end(p, row, end);
-        if (next < end)
-            fetch_head(p, next, j0, j1);
-        if (((const int32_t *)p->batch->slot)[((const int32_t *)p->batch->seq)[row]] >=
-            p->n_slots) {
-            cpu_fail(t, ERR_INVALID);
-            return;
-        }
-        for (int j = j0; j < j1; j++) {
-            const struct kn_lora_entry *e = entry_of(p, row, j);
-            if (e)
-                run_rows(p, e, j, row, next - row, t->scratch);
-        }
+static void block(const struct range *r, int32_t begin, struct cpu_task *t) {
+    struct item it = {.row = begin};
+    bool more = next_item(r, &it, t);
+    for (int o = 0; more && o < HEAD_BYTES; o += 64) // later ones are fetched by those before them
+        __builtin_prefetch((const char *)it.e->a + o, 0, 3);
+    while (more) {
+        struct item next = it;
+        more = next_item(r, &next, t);
+        run_rows(r->p, &it, more ? &next : NULL, t->scratch);
+        it = next;
     }
 }
 
@@ -126,6 +140,7 @@ void ISA(cpu_lora)(const void *params, struct cpu_task *t) {
     for (int32_t i; cpu_claim(t, blocks * split, &i);) {
         int32_t begin = i / split * n, end = p->rows - begin < n ? p->rows : begin + n;
         int j = split > 1 ? i % split : 0;
-        block(p, j, split > 1 ? j + 1 : p->n_parts, begin, end, t);
+        struct range r = {p, j, split > 1 ? j + 1 : p->n_parts, end};
+        block(&r, begin, t);
     }
 }

@@ -54,6 +54,7 @@ static void clear_padding(float *u, int32_t rows, int32_t r) {
 
 void ISA(cpu_lora_shrink_back)(const void *params, struct cpu_task *t) {
     const struct kn_lora_shrink_back *p = params;
+    struct lora_matrix a = lora_f32(p->a, p->k, p->r), b = lora_f32(p->b, p->n, p->r);
     int32_t last = p->row_end ? p->row_end : p->rows, rp = padded(p->r);
     int32_t n = piece_rows(last - p->row_begin, BLOCK_ROWS, p->dropout.p, p->k, t->nt);
     int32_t pieces = (last - p->row_begin - 1) / n + 1;
@@ -63,10 +64,9 @@ void ISA(cpu_lora_shrink_back)(const void *params, struct cpu_task *t) {
         const float *x =
             drop_rows(&p->dropout, (const float *)p->x, &ld, p->k, row, rows, 0, p->k, t->scratch);
         float *u = (float *)p->u + (int64_t)row * rp, *du = (float *)p->du + (int64_t)row * rp;
-        ISA(lora_shrink)((const float *)p->a, p->k, p->r, x, ld, rows, 1.0f, u, rp);
-        ISA(lora_shrink)
-        ((const float *)p->b, p->n, p->r, (const float *)p->dy + row * p->lddy, p->lddy, rows,
-         p->scale, du, rp);
+        const float *dy = (const float *)p->dy + row * p->lddy;
+        ISA(lora_shrink)(&a, x, ld, rows, 1.0f, u, rp);
+        ISA(lora_shrink)(&b, dy, p->lddy, rows, p->scale, du, rp);
         clear_padding(u, rows, p->r);
         clear_padding(du, rows, p->r);
     }
@@ -78,16 +78,15 @@ static void dx_piece(const struct kn_lora_dx *p, int32_t row, int32_t rows, int3
                      int32_t end, float *scratch) {
     const float *du = (const float *)p->du + (int64_t)row * padded(p->r);
     float *dx = (float *)p->dx + row * p->lddx;
+    struct lora_matrix a = lora_f32(p->a, p->k, p->r);
     if (!(p->dropout.p > 0)) {
-        ISA(lora_expand)
-        ((const float *)p->a, p->k, p->r, du, padded(p->r), rows, 1.0f, dx, p->lddx, begin, end);
+        ISA(lora_expand)(&a, du, padded(p->r), rows, 1.0f, dx, p->lddx, begin, end);
         return;
     }
     int64_t ld = padded(p->k);
     for (int32_t i = 0; i < rows; i++)
         memset(scratch + i * ld + begin, 0, (size_t)(end - begin) * sizeof *scratch);
-    ISA(lora_expand)
-    ((const float *)p->a, p->k, p->r, du, padded(p->r), rows, 1.0f, scratch, ld, begin, end);
+    ISA(lora_expand)(&a, du, padded(p->r), rows, 1.0f, scratch, ld, begin, end);
     for (int32_t i = 0; i < rows; i++) {
         float *g = scratch + i * ld, *out = dx + i * p->lddx;
         ISA(lora_dropout)(&p->dropout, p->dropout.module, row + i, g, g, begin, end);
