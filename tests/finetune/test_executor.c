@@ -378,12 +378,85 @@ static void test_no_memory(void **state) {
     fx_close(&x);
 }
 
+// ---- a device beside the one that holds the weights
+
+static struct {
+    const struct kn_ops *real;
+    const struct kn_device *weights;
+    int used, wrong; // calls, and those on the weights' device
+} spied;
+
+static void spy(const struct kn_device *d) {
+    spied.used++;
+    spied.wrong += d == spied.weights;
+}
+
+static enum err spy_queue(struct kn_device *d, struct kn_queue **out) {
+    spy(d);
+    return spied.real->queue_create(d, out);
+}
+
+static enum err spy_alloc(struct kn_device *d, size_t bytes, kn_addr *out) {
+    spy(d);
+    return spied.real->alloc(d, bytes, out);
+}
+
+static void spy_free(struct kn_device *d, kn_addr a, size_t bytes) {
+    spy(d);
+    spied.real->free(d, a, bytes);
+}
+
+static void spy_discard(struct kn_device *d, kn_addr a, size_t bytes) {
+    spy(d);
+    spied.real->discard(d, a, bytes);
+}
+
+// Training runs on the threads of one replica; of the device that made the weights it only reads these.
+static void test_other_device(void **state) {
+    (void)state;
+    struct fx x;
+    struct tf_golden g;
+    struct err_info info;
+    struct kn_device *other;
+    double loss[2], norm[2];
+    tf_open_model(&x, "f32", &(struct fx_options){0});
+    tf_golden_read(&g, &x.weights->config, "f32");
+    spied.real = x.ops;
+    spied.weights = x.weights->device;
+    spied.used = spied.wrong = 0;
+    struct kn_ops ops = *x.ops;
+    ops.queue_create = spy_queue;
+    ops.alloc = spy_alloc;
+    ops.free = spy_free;
+    ops.discard = spy_discard;
+    check(x.ops->open(&(struct kn_device_config){.threads = 1}, &other, &info), &info);
+    for (int i = 0; i < 2; i++) {
+        struct ft_exec_config cfg = config_of(&x, true);
+        struct walk w = {.g = &g, .first = g.n_rows - 1};
+        x.weights->ops = i ? &ops : x.ops;
+        cfg.device = i ? other : NULL;
+        check(ft_exec_create(&cfg, &w.x, &info), &info);
+        check(ft_exec_set(w.x, g.start, NULL, NULL, &info), &info);
+        one_step(&w, 0, &loss[i], &norm[i]);
+        check(ft_exec_clear(w.x, &info), &info);
+        ft_exec_destroy(w.x);
+    }
+    x.weights->ops = x.ops;
+    assert_true(spied.used > 10);
+    assert_int_equal(spied.wrong, 0);
+    assert_memory_equal(&loss[0], &loss[1], sizeof loss[0]);
+    assert_memory_equal(&norm[0], &norm[1], sizeof norm[0]);
+    x.ops->close(other);
+    tf_golden_fini(&g);
+    fx_close(&x);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_curves),    cmocka_unit_test(test_curves_bf16),
         cmocka_unit_test(test_order),     cmocka_unit_test(test_lender),
         cmocka_unit_test(test_stop),      cmocka_unit_test(test_errors),
-        cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_no_memory), cmocka_unit_test(test_other_device),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
