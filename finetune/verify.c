@@ -96,6 +96,8 @@ static json_t *open_manifest(struct walk *w, const struct folder *f, enum ft_man
     json_t *m;
     struct err_info why = {0};
     enum err e = ft_manifest_read(f->dir, &m, &why);
+    if (e == ERR_NOT_FOUND)
+        e = err_set(&why, ERR_FORMAT, NULL, "it is not there: the folder was not completed");
     if (!e && kind != FT_MANIFEST_KIND_COUNT && ft_manifest_kind_of(m) != kind)
         e = err_set(&why, ERR_FORMAT, NULL, "it is not of the kind that stands in this place");
     if (!e && w->v->base)
@@ -377,6 +379,10 @@ static enum err check_any(struct walk *w, const struct folder *f, struct err_inf
     } else if (manifest) {
         w->r->kind = "exported set";
         check_set(w, f);
+    } else if (has(f, "data")) { // no run's folder has it
+        w->r->kind = "exported set";
+        line(w, f, MANIFEST, ERR_FORMAT,
+             "the set was not completed (no manifest.json, no COMPLETE)");
     } else if (has(f, "run.json")) {
         w->r->kind = "run";
         check_run(w, f);

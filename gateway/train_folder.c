@@ -128,8 +128,8 @@ static enum err check_set(const struct place *p) {
     struct first_flaw flaw = {0};
     struct ft_verify v = {.tell = note_flaw, .arg = &flaw};
     struct ft_verify_result r;
-    if (!has(p->from, "manifest.json") && !has(p->from, "COMPLETE"))
-        return ERR_OK;
+    if (!has(p->from, "manifest.json") && !has(p->from, "COMPLETE") && !has(p->from, "data"))
+        return ERR_OK; // a run's folder
     enum err e = ft_verify(p->path, &v, &r, p->info);
     if (!e && r.wrong)
         e = err_set(p->info, ERR_FORMAT, "resume", "%.200s is damaged: %s: %s", p->path, flaw.file,

@@ -203,6 +203,9 @@ static enum err resume(struct train_job *j, struct err_info *info) {
         e = note_kernel_set(j, json_object_get(manifest, "kernel_sets"), info);
     }
     json_decref(manifest);
+    // Whoever saved it may have died while it removed older ones.
+    if (!e)
+        e = ft_checkpoint_prune(j->checkpoints, j->o.save_limit, info);
     // Whoever saved it may have died before it could tell.
     return !e && j->hooks ? j->hooks->saved(j->hooks->arg, &j->state, info) : e;
 }

@@ -122,6 +122,72 @@ class Train(Killed):
         self.assertGreater(resumed, 2)
 
 
+class Sets(Killed):
+    """`graft export`, and going on from a set elsewhere."""
+
+    def setUp(self):
+        super().setUp()
+        data = os.path.join(self.folder, "data")
+        with Server(TINY, "--served-model-name", "tiny", "--data-dir", data, "--enable-lora", "--cache-dir",
+                    self.folder) as s:
+            client = openai.OpenAI(base_url=s.url + "/v1", api_key="x", max_retries=0)
+            f = client.files.create(file=("t.jsonl", test_finetune.DATA), purpose="fine-tune").id
+            job = client.fine_tuning.jobs.create(model="tiny", training_file=f, seed=4,
+                                                 extra_body={"graft": {"save_steps": 5, "lora": {"r": 4}}})
+            end = time.monotonic() + 60
+            while client.fine_tuning.jobs.retrieve(job.id).status != "succeeded":
+                self.assertLess(time.monotonic(), end)
+                time.sleep(0.05)
+            client.close()
+        self.job, self.whole = job.id, os.path.join(data, "jobs", job.id)
+        self.export = [BIN, "export", job.id, "--data-dir", data, "--checkpoints", "all", "--output"]
+
+    def verify(self, folder):
+        return subprocess.run([BIN, "verify", folder], capture_output=True, text=True)
+
+    def each(self, command, log):
+        """Each point of each call, of a command that is given an output folder."""
+        r = subprocess.run(tracer("trace=" + ",".join(CALLS), log=log) + command + [log + "-out"], capture_output=True)
+        self.assertEqual(r.returncode, 0, r.stderr)
+        for call, n in sorted(counts(log).items()):
+            for at in points(n, len(call)):
+                output = os.path.join(self.folder, f"{call}-{at}")
+                inject = tracer(f"trace={call}", f"inject={call}:signal=KILL:when={at}")
+                r = subprocess.run(inject + command + [output], capture_output=True)
+                yield f"{call} {at}", output, r.returncode == -9
+
+    def test_export(self):
+        killed = 0
+        for name, output, dead in self.each(self.export, os.path.join(self.folder, "log")):
+            killed += dead
+            complete = os.path.exists(os.path.join(output, "COMPLETE"))
+            self.assertEqual(self.verify(output).returncode, 0 if complete else 1, name)
+            self.assertTrue(complete or dead, name)
+        self.assertGreater(killed, 5)
+
+    def test_elsewhere(self):
+        given, steps = os.path.join(self.folder, "set"), os.path.join(self.whole, "checkpoints")
+        # As the job was at its first checkpoint.
+        for x in sorted(os.listdir(steps), key=lambda x: int(x[5:]))[1:]:
+            shutil.rmtree(os.path.join(steps, x))
+        self.assertEqual(subprocess.run(self.export + [given], capture_output=True).returncode, 0)
+        begin = [BIN, "train", "--model", TINY, "--cache-dir", self.folder, "--save-steps", "2", "--resume"]
+        killed = 0
+        for name, output, dead in self.each(begin + [given, "--output"], os.path.join(self.folder, "log")):
+            killed += dead
+            if dead:
+                begun = all(os.path.exists(os.path.join(output, x)) for x in ("run.json", "metrics.csv"))
+                r = subprocess.run(begin + ([output] if begun else [given, "--output", output]), capture_output=True)
+                self.assertEqual(r.returncode, 0, f"{name}: {r.stderr.decode()}")
+            adapter = "adapter/adapter_model.safetensors"
+            self.assertEqual(sha256(os.path.join(output, adapter)), sha256(os.path.join(self.whole, adapter)), name)
+            self.assertEqual(self.leftovers(output), [])
+            r = self.verify(output)
+            self.assertEqual(r.returncode, 0, f"{name}: {r.stdout}")
+        self.assertGreater(killed, 5)
+        self.assertEqual(self.verify(given).returncode, 0)
+
+
 class Serve(Killed):
     model = TINY
 

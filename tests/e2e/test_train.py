@@ -181,6 +181,22 @@ class Train(unittest.TestCase):
         self.assertEqual(r.returncode, 1)
         self.assertIn("holds a run already; go on with that one by --resume", r.stderr)
 
+    def test_elsewhere_dpo(self):
+        ask = lambda i: {"messages": [{"role": "user", "content": f"What is {i}?"}]}
+        answer = lambda text: [{"role": "assistant", "content": text}]
+        self.data = self.write("pairs.jsonl", [
+            {"input": ask(i), "preferred_output": answer(f"It is {i * i}."), "non_preferred_output": answer("No.")}
+            for i in range(20)])
+        self.validation, options = self.data, ("--method", "dpo", "--epochs", "3", "--no-packing")
+        whole, r = self.train("whole", *options)
+        self.assertEqual(r.returncode, 0, r.stderr)
+        begun, output = os.path.join(self.folder, "begun"), os.path.join(self.folder, "output")
+        self.assertTrue(self.stop_at(begun, 8, *options))
+        r = self.resume(begun, "--output", output)
+        self.assertEqual(r.returncode, 0, r.stderr)
+        for f in ("adapter/adapter_model.safetensors", "checkpoints/step-21/optimizer.safetensors"):
+            self.assertEqual(self.digest(os.path.join(output, f)), self.digest(os.path.join(whole, f)))
+
     def test_other_kernel_set(self):
         begun, output = os.path.join(self.folder, "begun"), os.path.join(self.folder, "output")
         self.assertTrue(self.stop_at(begun, 10))
