@@ -4,9 +4,13 @@
 // what follows them is found here.
 #include "base/json_load.h"
 #include "base/mem.h"
+#include <errno.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 enum {
     FIRST_GROWTH =
@@ -279,6 +283,28 @@ json_t *json_load_text(const char *text, size_t len, size_t flags, json_error_t 
         return value;
     json_decref(value);
     return refuse_rest(text, len, sh, rest, flags, e);
+}
+
+static bool read_all(int fd, char *to, size_t n) {
+    for (size_t at = 0; at < n;) {
+        ssize_t got = pread(fd, to + at, n - at, (off_t)at);
+        if (got <= 0 && !(got < 0 && errno == EINTR))
+            return false;
+        at += got > 0 ? (size_t)got : 0;
+    }
+    return true;
+}
+
+json_t *json_load_fd(int fd, size_t most, size_t flags) {
+    struct stat st;
+    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) || st.st_size <= 0 ||
+        (uintmax_t)st.st_size > most)
+        return NULL;
+    size_t n = (size_t)st.st_size;
+    char *text = mem_alloc(n);
+    json_t *value = text && read_all(fd, text, n) ? json_load_text(text, n, flags, NULL) : NULL;
+    mem_free(text);
+    return value;
 }
 
 enum err json_load_err(const json_error_t *error) {

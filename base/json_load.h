@@ -16,5 +16,8 @@
 // As json_loadb(text, len, flags, error), with one difference: where memory was short it gives NULL and the
 // code json_error_out_of_memory. JSON_DISABLE_EOF_CHECK is not known.
 json_t *json_load_text(const char *text, size_t len, size_t flags, json_error_t *error);
+// The same of a whole file, which has `most` bytes at the most; also NULL where it has more or cannot be read.
+// Blocks on the disk.
+json_t *json_load_fd(int fd, size_t most, size_t flags);
 // Of such an error: ERR_NOMEM or ERR_FORMAT.
 enum err json_load_err(const json_error_t *error);

@@ -2,6 +2,7 @@
 // /v1/fine_tuning/jobs: create, list, get, cancel, pause, resume; /admin/v1/jobs.
 #include "gateway/api_jobs.h"
 #include "base/hash.h"
+#include "base/json_load.h"
 #include "base/mem.h"
 #include "gateway/api_data.h"
 #include "gateway/api_json.h"
@@ -9,7 +10,6 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 enum { LIST_MAX = 100, SAMPLES_BYTES = 8 << 20 };
@@ -124,13 +124,11 @@ static void write_admin(const struct api_data *d, const struct ft_job *j, const 
 // Sample prompts and their answers, which the runner has left; NULL: none.
 static json_t *read_samples(const struct ft_home *h, const char *id) {
     char name[FT_ID_MAX + 16];
-    struct stat st;
     snprintf(name, sizeof name, "%s/samples.json", id);
     int fd = openat(h->jobs, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
     if (fd < 0)
         return NULL;
-    bool fits = !fstat(fd, &st) && S_ISREG(st.st_mode) && st.st_size <= SAMPLES_BYTES;
-    json_t *doc = fits ? json_loadfd(fd, 0, NULL) : NULL;
+    json_t *doc = json_load_fd(fd, SAMPLES_BYTES, 0);
     json_t *list = json_incref(json_object_get(doc, "samples"));
     json_decref(doc);
     close(fd);

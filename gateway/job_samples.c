@@ -2,6 +2,7 @@
 // Sample prompts: what the base answers before training, and the new version before it is promoted, so that a
 // person sees what has changed. jobs/<id>/samples.json keeps both.
 #include "base/durable.h"
+#include "base/json_load.h"
 #include "base/json_write.h"
 #include "base/mem.h"
 #include "gateway/job_runner_internal.h"
@@ -9,7 +10,6 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 static const char file_name[] = "samples.json";
@@ -78,11 +78,9 @@ static enum err save(const struct job_runner *r, struct err_info *info) {
 // What an earlier run of the job has asked; false: nothing that is of use.
 static bool load(struct job_run *run) {
     char path[TRAIN_PATH + 32];
-    struct stat st;
     snprintf(path, sizeof path, "%s/%s", run->path, file_name);
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-    bool fits = fd >= 0 && !fstat(fd, &st) && S_ISREG(st.st_mode) && st.st_size <= MOST_BYTES;
-    json_t *doc = fits ? json_loadfd(fd, 0, NULL) : NULL;
+    json_t *doc = fd >= 0 ? json_load_fd(fd, MOST_BYTES, 0) : NULL;
     if (fd >= 0)
         close(fd);
     const json_t *list = json_object_get(doc, "samples");

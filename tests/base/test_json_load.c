@@ -4,9 +4,11 @@
 #include "base/json_load.h"
 #include "base/mem.h"
 #include "tests/cmocka_all.h"
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const char *const documents[] = {
     "{}",
@@ -159,12 +161,30 @@ static void test_long_tokens(void **state) {
     free(text);
 }
 
+static void test_file(void **state) {
+    (void)state;
+    char name[] = "/tmp/graft-json-XXXXXX";
+    int fd = mkstemp(name);
+    assert_true(fd >= 0);
+    assert_null(json_load_fd(fd, 100, 0)); // empty
+    assert_int_equal(write(fd, "{\"a\":1}\n", 8), 8);
+    json_t *o = json_load_fd(fd, 8, 0);
+    assert_int_equal(json_integer_value(json_object_get(o, "a")), 1);
+    json_decref(o);
+    assert_null(json_load_fd(fd, 7, 0));
+    assert_null(json_load_fd(-1, 100, 0));
+    close(fd);
+    fd = open("/tmp", O_RDONLY | O_DIRECTORY);
+    assert_null(json_load_fd(fd, 100000, 0));
+    close(fd);
+    unlink(name);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_equal),
-        cmocka_unit_test(test_damaged),
-        cmocka_unit_test(test_without_memory),
-        cmocka_unit_test(test_long_tokens),
+        cmocka_unit_test(test_equal),          cmocka_unit_test(test_damaged),
+        cmocka_unit_test(test_without_memory), cmocka_unit_test(test_long_tokens),
+        cmocka_unit_test(test_file),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
