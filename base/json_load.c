@@ -78,7 +78,8 @@ static size_t token_end(const char *s, size_t i, size_t n) {
     }
     if (is_digit(s[i]) || s[i] == '-')
         return number_end(s, i, n);
-    for (i++; i < n && ((unsigned char)s[i] & 0xc0) == 0x80;) // one character
+    bool more = (unsigned char)s[i++] >= 0xc0; // one character
+    while (more && i < n && ((unsigned char)s[i] & 0xc0) == 0x80)
         i++;
     return i;
 }
