@@ -27,7 +27,9 @@ struct mdl_linear_call {
     // the hook adds to it in the same way, so that the order is (residual + W x) + adapter.
     kn_addr y;
     int64_t ldy;
-    int32_t rows;                 // all of the batch's tokens
+    // All of the batch's tokens, or a part of them where a slice ends before; x, y and batch->seq begin with it.
+    int32_t rows;
+    int32_t row;                  // number of the first
     const struct kn_batch *batch; // slots per sequence
 };
 
@@ -38,6 +40,9 @@ struct mdl_hooks {
     enum err (*linear)(void *arg, struct kn_queue *q, const struct mdl_linear_call *call);
     // Whether `linear` is called for this product; the same until the batch has ended. NULL: always.
     bool (*wants)(void *arg, int32_t layer, enum mdl_linear which);
+    // Floating-point operations of a row, about: in slices, `linear` is called for as many rows as fit. NULL:
+    // for all.
+    double (*flops)(void *arg, int32_t layer, enum mdl_linear which);
     void *arg;
 };
 

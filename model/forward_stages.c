@@ -8,7 +8,7 @@
 #include "model/forward_internal.h"
 #include <math.h>
 
-enum { CUT_COLUMNS = 64, CUT_TOKENS = 16 };
+enum { CUT_COLUMNS = 64, CUT_TOKENS = 16, CUT_ROWS = 16, CUT_HOOK_ROWS = 32 };
 
 // What a two-core server does; `scale` corrects it as slices are measured.
 static const double NS_PER_BYTE = 0.05, NS_PER_FLOP = 0.005;
@@ -124,6 +124,33 @@ static bool hooked(const struct mdl_forward *f, enum mdl_linear which) {
     return h && (!h->wants || h->wants(h->arg, f->at.layer, which));
 }
 
+// Calls the hook for rows from at.done on; true in *all once it was called for all.
+static enum err hook(struct mdl_forward *f, struct mdl__account *a, const struct product *p,
+                     enum mdl_linear which, bool *all) {
+    const struct mdl_hooks *h = f->hooks;
+    int32_t left = p->rows - f->at.done, row = f->at.done;
+    // Thin products run at half the speed of others.
+    double flops = h->flops ? 2 * h->flops(h->arg, f->at.layer, which) : 0;
+    int32_t n = cut(f, a, left, flops * NS_PER_FLOP * left, CUT_HOOK_ROWS);
+    struct kn_batch batch = f->batch; // its counts stay: a part may have fewer rows than sequences
+    batch.seq += (kn_addr)row * sizeof(int32_t);
+    struct mdl_linear_call call = {
+        .layer = f->at.layer,
+        .which = which,
+        .x = p->x + (size_t)row * (size_t)p->ldx * f->plain_bytes,
+        .ldx = p->ldx,
+        .y = p->y + (size_t)row * (size_t)p->ldy * f->plain_bytes,
+        .ldy = p->ldy,
+        .rows = n,
+        .row = row,
+        .batch = row ? &batch : &f->batch,
+    };
+    spend(f, a, 0, flops * n);
+    f->at.done += n;
+    *all = f->at.done == p->rows;
+    return h->linear(h->arg, f->q, &call);
+}
+
 // A product with its hook; moves on when both are recorded.
 static enum err linear(struct mdl_forward *f, struct mdl__account *a, const struct product *p,
                        enum mdl_linear which) {
@@ -131,18 +158,10 @@ static enum err linear(struct mdl_forward *f, struct mdl__account *a, const stru
     enum err e = product(f, a, p, &all);
     if (e || !all)
         return e;
-    if (hooked(f, which)) {
-        struct mdl_linear_call call = {.layer = f->at.layer,
-                                       .which = which,
-                                       .x = p->x,
-                                       .ldx = p->ldx,
-                                       .y = p->y,
-                                       .ldy = p->ldy,
-                                       .rows = p->rows,
-                                       .batch = &f->batch};
-        e = f->hooks->linear(f->hooks->arg, f->q, &call);
-    }
-    next(f);
+    if (hooked(f, which))
+        e = hook(f, a, p, which, &all);
+    if (all)
+        next(f);
     return e;
 }
 
@@ -192,26 +211,43 @@ static enum err stage_embed(struct mdl_forward *f, struct mdl__account *a) {
     return e;
 }
 
+// Rows from at.done on that an operation of so many bytes a row does now.
+static int32_t take_rows(struct mdl_forward *f, struct mdl__account *a, double bytes) {
+    int32_t left = f->at.rows - f->at.done;
+    int32_t n = cut(f, a, left, bytes * NS_PER_BYTE * left, CUT_ROWS);
+    spend(f, a, bytes * n, 0);
+    return n;
+}
+
+static kn_addr row_of(const struct mdl_forward *f, kn_addr base, int64_t ld, int32_t row) {
+    return base + (size_t)row * (size_t)ld * f->plain_bytes;
+}
+
 // xn[R, H] = rmsnorm(residual) * weight, in the forms that `m` multiplies and hooks read.
 static enum err norm(struct mdl_forward *f, struct mdl__account *a, kn_addr weight,
                      const struct mdl_matrix *m, enum mdl_linear which) {
     const struct mdl_config *c = &f->w->config;
-    struct kn_rmsnorm p = {.x = f->residual,
-                           .ldx = f->buf.ld_hidden,
+    int32_t row = f->at.done, n = take_rows(f, a, 8.0 * c->hidden);
+    int64_t ld = f->buf.ld_hidden;
+    bool plain = hooked(f, which) || takes(m, KN_FORM_PLAIN), q8 = takes(m, KN_FORM_Q8);
+    size_t q8_row = f->ops->form_row_bytes(KN_FORM_Q8, c->hidden);
+    struct kn_rmsnorm p = {.x = row_of(f, f->residual, ld, row),
+                           .ldx = ld,
                            .weight = weight,
                            .eps = c->rms_eps,
-                           .rows = f->at.rows,
+                           .rows = n,
                            .k = c->hidden,
-                           .y = hooked(f, which) || takes(m, KN_FORM_PLAIN) ? f->spare : 0,
-                           .ldy = f->buf.ld_hidden,
-                           .yq = takes(m, KN_FORM_Q8) ? f->buf.xnq : 0};
-    spend(f, a, (double)f->at.rows * c->hidden * 8, 0);
-    next(f);
+                           .y = plain ? row_of(f, f->spare, ld, row) : 0,
+                           .ldy = ld,
+                           .yq = q8 ? f->buf.xnq + (size_t)row * q8_row : 0};
+    f->at.done += n;
+    if (f->at.done == f->at.rows)
+        next(f);
     return f->ops->rmsnorm(f->q, &p);
 }
 
 static enum err stage_attn_norm(struct mdl_forward *f, struct mdl__account *a) {
-    enum err e = tape_residual(f, MDL_TAPE_ATTN_IN);
+    enum err e = stage_begins(f) ? tape_residual(f, MDL_TAPE_ATTN_IN) : ERR_OK;
     return e ? e : norm(f, a, layer(f)->attn_norm, &layer(f)->qkv, MDL_QKV);
 }
 
@@ -339,7 +375,7 @@ static enum err stage_o(struct mdl_forward *f, struct mdl__account *a) {
 }
 
 static enum err stage_ffn_norm(struct mdl_forward *f, struct mdl__account *a) {
-    enum err e = tape_residual(f, MDL_TAPE_FFN_IN);
+    enum err e = stage_begins(f) ? tape_residual(f, MDL_TAPE_FFN_IN) : ERR_OK;
     return e ? e : norm(f, a, layer(f)->ffn_norm, &layer(f)->gate_up, MDL_GATE_UP);
 }
 
@@ -381,21 +417,25 @@ static enum err stage_gate_up(struct mdl_forward *f, struct mdl__account *a) {
 static enum err stage_act(struct mdl_forward *f, struct mdl__account *a) {
     const struct mdl_matrix *m = &layer(f)->gate_up;
     kn_addr taped = f->taped[MDL_TAPE_GATE_UP];
-    int64_t ld;
+    int64_t ld, ldx = taped ? m->n : f->buf.ld_gate_up;
     kn_addr act = act_at(f, &ld);
-    struct kn_swiglu s = {.x = taped ? taped : f->buf.gate_up,
-                          .ldx = taped ? m->n : f->buf.ld_gate_up,
+    int32_t row = f->at.done, n = take_rows(f, a, (fuses(f) ? 4.0 : 16.0) * m->n);
+    act = row_of(f, act, ld, row);
+    struct kn_swiglu s = {.x = row_of(f, taped ? taped : f->buf.gate_up, ldx, row),
+                          .ldx = ldx,
                           .y = act,
                           .ldy = ld,
-                          .rows = f->at.rows,
+                          .rows = n,
                           .k = m->n / 2};
+    size_t q8_row = f->ops->form_row_bytes(KN_FORM_Q8, m->n / 2);
     struct kn_quantize z = {
-        .x = act, .ldx = ld, .yq = f->buf.actq, .rows = f->at.rows, .k = m->n / 2};
+        .x = act, .ldx = ld, .yq = f->buf.actq + (size_t)row * q8_row, .rows = n, .k = m->n / 2};
     enum err e = fuses(f) ? ERR_OK : f->ops->swiglu(f->q, &s);
     if (!e && takes(&layer(f)->down, KN_FORM_Q8))
         e = f->ops->quantize(f->q, &z);
-    spend(f, a, (double)f->at.rows * m->n * (fuses(f) ? 4 : 16), 0);
-    next(f);
+    f->at.done += n;
+    if (f->at.done == f->at.rows)
+        next(f);
     return e;
 }
 

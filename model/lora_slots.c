@@ -37,6 +37,22 @@ static bool wants(void *arg, int32_t layer, enum mdl_linear which) {
     return s->users[layer][which] > 0;
 }
 
+// Of the largest adapter.
+static double flops(void *arg, int32_t layer, enum mdl_linear which) {
+    const struct mdl_lora_slots *s = arg;
+    double sum = 0;
+    for (int32_t j = 0; j < parts[which].n; j++) {
+        int t = (int)parts[which].first + j;
+        const struct kn_lora_entry *e = &s->entries[entry_at(s, layer, t)];
+        int32_t n, k, r = 0;
+        for (int32_t i = 0; i < s->n_slots; i++)
+            r = e[i].r > r ? e[i].r : r;
+        mdl_target_shape(&s->w->config, (enum mdl_target)t, &n, &k);
+        sum += 2.0 * r * (n + k);
+    }
+    return sum;
+}
+
 static enum err linear(void *arg, struct kn_queue *q, const struct mdl_linear_call *call) {
     const struct mdl_lora_slots *s = arg;
     int first = (int)parts[call->which].first;
@@ -52,7 +68,7 @@ static enum err linear(void *arg, struct kn_queue *q, const struct mdl_linear_ca
         .n_parts = parts[call->which].n,
         .dropout = {.p = s->dropout,
                     .module = (uint32_t)(call->layer * MDL_TARGETS + first),
-                    .keys = s->keys},
+                    .keys = s->keys ? s->keys + (kn_addr)call->row * sizeof(uint64_t) : 0},
     };
     for (int32_t j = 0, col = 0; j < p.n_parts; j++) {
         mdl_target_shape(&s->w->config, (enum mdl_target)(first + j), &p.n[j], &p.k);
@@ -79,7 +95,7 @@ enum err mdl_lora_slots_create(const struct mdl_weights *w, struct kn_queue *q, 
     s->w = w;
     s->q = q;
     s->n_slots = n_slots;
-    s->hooks = (struct mdl_hooks){.linear = linear, .wants = wants, .arg = s};
+    s->hooks = (struct mdl_hooks){.linear = linear, .wants = wants, .flops = flops, .arg = s};
     size_t n = entry_at(s, w->config.n_layers, 0);
     s->held = mem_calloc((size_t)n_slots, sizeof(struct mdl_lora *));
     s->entries = mem_calloc(n, sizeof *s->entries);

@@ -84,7 +84,7 @@ def samples(n):
     words = "river stone lamp garden winter copper letter harbour quiet violet engine ladder".split()
     draw = random.Random(7)
     text = lambda k: " ".join(draw.choice(words) for _ in range(k))
-    return [{"messages": [{"role": "user", "content": text(40)}, {"role": "assistant", "content": text(40)}]}
+    return [{"messages": [{"role": "user", "content": text(150)}, {"role": "assistant", "content": text(150)}]}
             for _ in range(n)]
 
 
@@ -158,6 +158,7 @@ def load(args, server, extra, seconds, seed):
     r["serving"] = (after["all"]["serving_seconds"] - before["serving_seconds"]) / wall
     r["training"] = (after["all"]["training_seconds"] - before["training_seconds"]) / wall
     r["slices"] = after["recent"]["slices"]
+    r["engine_itl"] = after["recent"]["inter_token"]
     r["margin_ms"] = after["margin_ms"]
     return r
 
@@ -181,8 +182,13 @@ def find_rate(args, server, shape):
 
 def solo(args, training):
     training.on()
+    used = lambda: training.server.get("/admin/v1/colocation")["engines"][-1]["all"]
+    before = used()
     _, speed = training.measure(lambda: time.sleep(max(10, args.seconds / 2)))
-    print(f"training alone: {speed:.1f} tokens/s", flush=True)
+    after = used()
+    busy = (after["training_seconds"] - before["training_seconds"]) / (after["seconds"] - before["seconds"])
+    print(f"training alone: {speed:.1f} tokens/s, on the engine {busy * 100:.0f}% of the time; slices p99 "
+          f"{after['slices']['p99_ms']:.2f} ms", flush=True)
     return speed
 
 
@@ -230,7 +236,8 @@ def streams(args, server, training, alone, quiet, target):
         rows.append({"on": r, "of_slack": r["training"] / slack, "tokens_s": speed, "itl": r["itl_seconds"]["p99"] / target})
         print(f"  itl p50 {ms(r['itl_seconds']['p50'])}  p99 {ms(r['itl_seconds']['p99'])}  training {r['training'] * 100:.0f}% of "
               f"the time, {speed:.1f} tokens/s ({speed / alone / slack * 100:.0f}% of slack x alone); slices p99 "
-              f"{r['slices']['p99_ms']:.2f} ms; margin {r['margin_ms']:.2f} ms", flush=True)
+              f"{r['slices']['p99_ms']:.2f} ms; margin {r['margin_ms']:.2f} ms; in the engine itl p50 {r['engine_itl']['p50_ms']:.1f} "
+              f"p99 {r['engine_itl']['p99_ms']:.1f} ms", flush=True)
     med = lambda f: statistics.median(f(r) for r in rows)
     print(f"streams: target {ms(target)}, slack {slack * 100:.0f}%: training got {med(lambda r: r['of_slack']) * 100:.0f}% of it "
           f"(goal 80), itl p99 at {med(lambda r: r['itl']):.3f} of the target (goal 1)", flush=True)

@@ -23,7 +23,7 @@
 enum {
     GOV_WINDOW = 1000,              // slices, and steps, that are remembered
     GOV_SLICE_MOST_NS = 5000000,    // a slice with its overrun
-    GOV_SLICE_LONGEST_NS = 3500000, // asked for
+    GOV_SLICE_LONGEST_NS = 3000000, // asked for
     GOV_SLICE_LEAST_NS = 500000,    // asked for, whatever the overrun is
     GOV_WORTH_NS = 250000,          // less time than this is not handed out
     GOV_FIRST_MARGIN_NS = 2000000,  // while little is known

@@ -141,17 +141,23 @@ static enum err stage_norm_back(struct lora_unit *u, struct lora__account *a) {
 
 // g[T, H]: rows that predict no target have no gradient of their own
 static enum err stage_scatter(struct lora_unit *u, struct lora__account *a) {
-    struct kn_scatter p = {.src = u->buf.dh,
-                           .dst = u->buf.g,
+    int32_t k = u->w->config.hidden, left = k - u->at.done;
+    double bytes = 8.0 * u->row.n_tokens;
+    int32_t n = lora__cut(u, a, left, bytes * left, 0, CUT_COLUMNS);
+    struct kn_scatter p = {.src = element(u->buf.dh, u->at.done),
+                           .dst = element(u->buf.g, u->at.done),
                            .ld_src = u->buf.ld_hidden,
                            .ld_dst = u->buf.ld_hidden,
                            .rows = u->buf.rows,
                            .n = u->n_targets,
                            .n_dst = u->row.n_tokens,
-                           .k = u->w->config.hidden};
-    lora__spend(u, a, (double)p.n_dst * p.k * 8, 0);
-    lora__next(u);
-    u->at.layer = u->w->config.n_layers - 1;
+                           .k = n};
+    lora__spend(u, a, bytes * n, 0);
+    u->at.done += n;
+    if (u->at.done == k) {
+        lora__next(u);
+        u->at.layer = u->w->config.n_layers - 1;
+    }
     return u->ops->scatter(u->q, &p);
 }
 

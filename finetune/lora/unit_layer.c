@@ -5,7 +5,7 @@
 #include "finetune/lora/unit_internal.h"
 #include <math.h>
 
-enum { CUT_COLUMNS = 32, CUT_ROWS = 16, CUT_TOKENS = 16, SMALL_BLOCK = 32 };
+enum { CUT_COLUMNS = 32, CUT_ROWS = 16, CUT_TOKENS = 4, SMALL_BLOCK = 32 };
 
 static const struct mdl_layer *layer(const struct lora_unit *u) {
     return &u->w->layers[u->at.layer];
@@ -318,18 +318,24 @@ static enum err stage_swiglu_back(struct lora_unit *u, struct lora__account *a) 
 static enum err stage_norm(struct lora_unit *u, struct lora__account *a, kn_addr x, kn_addr weight,
                            enum mdl_target first, int n_modules) {
     const struct mdl_config *c = &u->w->config;
-    lora__next(u);
-    if (!trains(u, first, n_modules))
+    if (!trains(u, first, n_modules)) {
+        lora__next(u);
         return ERR_OK;
-    struct kn_rmsnorm p = {.x = x,
+    }
+    int32_t left = u->row.n_tokens - u->at.done;
+    int32_t n = lora__cut(u, a, left, 8.0 * c->hidden * left, 0, CUT_ROWS);
+    struct kn_rmsnorm p = {.x = element(x, (int64_t)c->hidden * u->at.done),
                            .ldx = c->hidden,
                            .weight = weight,
                            .eps = c->rms_eps,
-                           .rows = u->row.n_tokens,
+                           .rows = n,
                            .k = c->hidden,
-                           .y = u->buf.xn,
+                           .y = element(u->buf.xn, u->buf.ld_hidden * u->at.done),
                            .ldy = u->buf.ld_hidden};
-    lora__spend(u, a, 8.0 * c->hidden * u->row.n_tokens, 0);
+    lora__spend(u, a, 8.0 * c->hidden * n, 0);
+    u->at.done += n;
+    if (u->at.done == u->row.n_tokens)
+        lora__next(u);
     return u->ops->rmsnorm(u->q, &p);
 }
 
@@ -337,6 +343,8 @@ static enum err stage_norm(struct lora_unit *u, struct lora__account *a, kn_addr
 static enum err stage_norm_back(struct lora_unit *u, struct lora__account *a, kn_addr x,
                                 kn_addr weight) {
     const struct mdl_config *c = &u->w->config;
+    int32_t left = u->row.n_tokens - u->at.done;
+    int32_t n = lora__cut(u, a, left, 16.0 * c->hidden * left, 0, CUT_ROWS);
     struct kn_rmsnorm_back p = {.x = x,
                                 .dy = u->buf.dxn,
                                 .dx = u->buf.g,
@@ -347,9 +355,13 @@ static enum err stage_norm_back(struct lora_unit *u, struct lora__account *a, kn
                                 .eps = c->rms_eps,
                                 .rows = u->row.n_tokens,
                                 .k = c->hidden,
-                                .add = true};
-    lora__spend(u, a, 16.0 * c->hidden * u->row.n_tokens, 0);
-    lora__next(u);
+                                .add = true,
+                                .row_begin = u->at.done,
+                                .row_end = u->at.done + n};
+    lora__spend(u, a, 16.0 * c->hidden * n, 0);
+    u->at.done += n;
+    if (u->at.done == u->row.n_tokens)
+        lora__next(u);
     return u->ops->rmsnorm_back(u->q, &p);
 }
 
@@ -406,15 +418,20 @@ static enum err stage_attn_back(struct lora_unit *u, struct lora__account *a) {
 static enum err stage_rope_back(struct lora_unit *u, struct lora__account *a) {
     struct mdl_forward_view view;
     mdl_forward_view(u->forward, &view);
+    int32_t heads = u->w->n_heads + u->w->n_kv_heads, dim = u->w->config.head_dim;
+    int32_t left = heads - u->at.done;
+    double bytes = 8.0 * u->row.n_tokens * dim;
+    int32_t n = lora__cut(u, a, left, bytes * left, 0, 1);
     struct kn_rope_back p = {.batch = &view.batch,
-                             .dqkv = u->buf.dqkv,
+                             .dqkv = element(u->buf.dqkv, (int64_t)dim * u->at.done),
                              .lddqkv = u->buf.ld_qkv,
                              .table = view.rope_table,
-                             .heads = u->w->n_heads,
-                             .kv_heads = u->w->n_kv_heads,
-                             .head_dim = u->w->config.head_dim};
-    lora__spend(u, a, 8.0 * u->row.n_tokens * layer(u)->qkv.n, 0);
-    lora__next(u);
+                             .heads = n,
+                             .head_dim = dim};
+    lora__spend(u, a, bytes * n, 0);
+    u->at.done += n;
+    if (u->at.done == heads)
+        lora__next(u);
     return u->ops->rope_back(u->q, &p);
 }
 
@@ -468,8 +485,10 @@ enum err lora__stage_layer(struct lora_unit *u, struct lora__account *a) {
         return stage_lora(u, a, GROUP_QKV);
     default: // UNIT_ATTN_NORM_BACK: then the layer below, which layer 0 never comes to
         e = stage_norm_back(u, a, lora__residual(u, u->at.layer), y->attn_norm);
-        u->at.layer--;
-        lora__goto(u, UNIT_AGAIN);
+        if (u->at.stage != UNIT_ATTN_NORM_BACK) {
+            u->at.layer--;
+            lora__goto(u, UNIT_AGAIN);
+        }
         return e;
     }
 }

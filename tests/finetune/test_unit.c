@@ -3,6 +3,8 @@
 // slices, and memory; nothing left of a unit that was dropped or did not fit; packing that changes
 // next to nothing; refusals.
 #include "base/mem.h"
+#include "finetune/lora/unit_internal.h"
+#include "model/forward_internal.h"
 #include "tests/finetune/train_fixture.h"
 #include "tests/model/forward_doubles.h"
 #include <math.h>
@@ -25,6 +27,7 @@ struct outcome {
 struct how {
     struct tf_options o;
     bool sliced;
+    bool small;  // everything is cut as small as it can be
     size_t less; // bytes of the range that are missing
     int drops;   // so many units are dropped on the way, at different places
 };
@@ -47,7 +50,16 @@ static void add_row(struct tf *t, const struct tf_row *row, const struct how *h,
         }
         lora_unit_drop(t->unit);
     }
-    tf_unit(t, &r, h->sliced, res);
+    if (!h->small) {
+        tf_unit(t, &r, h->sliced, res);
+        return;
+    }
+    assert_int_equal(lora_unit_begin(t->unit, &r, t->range, t->range_bytes, &info), ERR_OK);
+    for (bool done = false; !done;) {
+        t->unit->scale = t->unit->forward->scale = 1e9; // each piece is held to be far too large
+        assert_int_equal(lora_unit_run(t->unit, 0, &done, &info), ERR_OK);
+    }
+    lora_unit_result(t->unit, res);
 }
 
 static void run(const char *name, const struct how *h, struct outcome *out) {
@@ -117,6 +129,21 @@ static void test_slices(void **state) {
                    sliced = {.o = {.clock = &clock.clock, .forget = seed % 2}, .sliced = true};
         assert_same(names[seed % NAMES], &whole, &sliced);
     }
+}
+
+static void test_smallest_pieces(void **state) {
+    (void)state;
+    for (int i = 0; i < TF_TOKENS; i++)
+        keys[i] = (uint64_t)i * 0x9e3779b97f4a7c15u;
+    for (int i = 0; i < NAMES; i++)
+        for (int forget = 0; forget < 2; forget++) {
+            struct ticking_clock clock;
+            ticking_clock_init(&clock, 11);
+            struct how whole = {.o = {.dropout = 0.2F}},
+                       small = {.o = {.clock = &clock.clock, .dropout = 0.2F, .forget = forget},
+                                .small = true};
+            assert_same(names[i], &whole, &small);
+        }
 }
 
 static void test_dropout(void **state) {
@@ -383,12 +410,12 @@ static void test_refusals(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_threads),  cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_slices),   cmocka_unit_test(test_dropout),
-        cmocka_unit_test(test_drop),     cmocka_unit_test(test_drop_in_sums),
-        cmocka_unit_test(test_overflow), cmocka_unit_test(test_packing),
-        cmocka_unit_test(test_targets),  cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_served),
+        cmocka_unit_test(test_threads),      cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_slices),       cmocka_unit_test(test_smallest_pieces),
+        cmocka_unit_test(test_dropout),      cmocka_unit_test(test_drop),
+        cmocka_unit_test(test_drop_in_sums), cmocka_unit_test(test_overflow),
+        cmocka_unit_test(test_packing),      cmocka_unit_test(test_targets),
+        cmocka_unit_test(test_refusals),     cmocka_unit_test(test_served),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

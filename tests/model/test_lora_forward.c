@@ -3,6 +3,7 @@
 // adapters and base rows in one batch with the bits that each has alone, changes of slots, the way back to
 // the host, and failing allocations. At every ISA level.
 #include "base/mem.h"
+#include "model/forward_internal.h"
 #include "model/lora.h"
 #include "tests/model/logits_file.h"
 #include "tests/model/model_fixture.h"
@@ -255,6 +256,43 @@ static void test_recorded(void **state) {
     lx_close(&l);
 }
 
+// Slices call for adapters a few rows at a time; nothing depends on which.
+static void test_pieces(void **state) {
+    (void)state;
+    struct lx l;
+    struct err_info info;
+    lx_open(&l, "portable");
+    set_all(&l);
+    lx_batch(&l);
+    for (int i = 0; i <= ADAPTERS; i++)
+        lx_add(&l, i, i < ADAPTERS ? i : -1);
+    assert_true(l.b.b.n_tokens > 64);
+    size_t bytes = (size_t)l.b.b.n_want * (size_t)l.x.vocab * sizeof(float);
+    struct kn_ops ops = *l.x.weights->ops;
+    const struct kn_ops *real = l.x.weights->ops;
+    real_lora = ops.lora;
+    ops.lora = counting_lora;
+    l.x.weights->ops = &ops;
+    recorded = 0;
+    fx_run(&l.x, &l.b, mdl_lora_hooks(l.slots), NULL);
+    int whole = recorded;
+    float *found = mem_dup(l.x.logits, bytes);
+    assert_non_null(found);
+    memset(l.x.logits, 0, bytes);
+    recorded = 0;
+    ok(mdl_forward_begin(l.x.forward, &l.b.b, &l.x.kv, mdl_lora_hooks(l.slots), NULL, &info),
+       &info);
+    for (bool done = false; !done;) {
+        l.x.forward->scale = 1e9; // each piece is held to be far too large
+        ok(mdl_forward_run(l.x.forward, 0, &done, &info), &info);
+    }
+    assert_true(recorded >= 2 * whole);
+    assert_memory_equal(l.x.logits, found, bytes);
+    mem_free(found);
+    l.x.weights->ops = real;
+    lx_close(&l);
+}
+
 static void test_download(void **state) {
     (void)state;
     struct lx l;
@@ -415,7 +453,7 @@ int main(void) {
         cmocka_unit_test(test_slots),        cmocka_unit_test(test_recorded),
         cmocka_unit_test(test_download),     cmocka_unit_test(test_dropout),
         cmocka_unit_test(test_refused),      cmocka_unit_test(test_nomem),
-        cmocka_unit_test(test_sixteen_bits),
+        cmocka_unit_test(test_sixteen_bits), cmocka_unit_test(test_pieces),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
