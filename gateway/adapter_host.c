@@ -218,7 +218,11 @@ enum err adapter_host_promote(struct adapter_host *h, const char *name, uint64_t
 }
 
 enum err adapter_host_roll_back(struct adapter_host *h, const char *name, struct err_info *info) {
-    return changed(h, adp_roll_back(h->registry, name, info), info);
+    return adp_roll_back(h->registry, name, info);
+}
+
+enum err adapter_host_keep(struct adapter_host *h, struct err_info *info) {
+    return changed(h, ERR_OK, info);
 }
 
 enum err adapter_host_retire(struct adapter_host *h, const char *name, uint64_t version,

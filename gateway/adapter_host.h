@@ -63,7 +63,9 @@ enum err adapter_host_load(struct adapter_host *h, const struct adapter_load *l,
                            struct err_info *info);
 enum err adapter_host_promote(struct adapter_host *h, const char *name, uint64_t version,
                               struct err_info *info);
+// The name moves at once, whatever change is being made; any thread. It lasts after adapter_host_keep.
 enum err adapter_host_roll_back(struct adapter_host *h, const char *name, struct err_info *info);
+enum err adapter_host_keep(struct adapter_host *h, struct err_info *info);
 enum err adapter_host_retire(struct adapter_host *h, const char *name, uint64_t version,
                              struct err_info *info);
 enum err adapter_host_alias(struct adapter_host *h, const char *alias, const char *target,

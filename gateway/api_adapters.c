@@ -50,8 +50,8 @@ static enum err make_promote(struct change *c) {
     return adapter_host_promote(c->host, c->name, c->version, &c->error);
 }
 
-static enum err make_rollback(struct change *c) {
-    return adapter_host_roll_back(c->host, c->name, &c->error);
+static enum err make_rollback(struct change *c) { // the name has moved already
+    return adapter_host_keep(c->host, &c->error);
 }
 
 static enum err make_retire(struct change *c) {
@@ -238,7 +238,14 @@ static void begin(struct gw_request *r, struct api_adapters *a, enum err (*make)
     c->task.work = work;
     c->task.done = done;
     c->task.drop = drop;
-    (void)api_task_start(&c->task);
+    if (make != make_rollback) {
+        (void)api_task_start(&c->task);
+    } else if (adapter_host_roll_back(a->host, c->name, &info)) {
+        gw_reply_error(r, &info);
+        api_task_end(&c->task);
+    } else {
+        api_task_go_on(&c->task); // it waits for its turn to be kept, not to be made
+    }
 }
 
 static enum err read_vllm_load(struct change *c, const struct gw_request *r, const json_t *body,

@@ -113,6 +113,11 @@ static enum err load(struct host *h, const char *name, const char *from, bool pr
     return adapter_host_load(&h->adapters, &l, &version, info);
 }
 
+static enum err roll_back(struct host *h, struct err_info *info) {
+    enum err e = adapter_host_roll_back(&h->adapters, "a", info);
+    return e ? e : adapter_host_keep(&h->adapters, info);
+}
+
 static enum err change(struct host *h, int i, struct err_info *info) {
     switch (i) {
     case 0:
@@ -120,7 +125,7 @@ static enum err change(struct host *h, int i, struct err_info *info) {
     case 1:
         return load(h, "a", GOLDEN "rslora", true, info);
     case 2:
-        return adapter_host_roll_back(&h->adapters, "a", info);
+        return roll_back(h, info);
     case 3:
         return load(h, "b", GOLDEN "patterns", false, info);
     case 4:
