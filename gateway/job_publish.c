@@ -126,7 +126,9 @@ enum err job__publish(struct job_runner *r, struct err_info *info) {
     }
     if (e)
         withdraw(r);
-    return job__unverified(r->run, e, info);
+    // A folder that serving cannot even read is not what was written there either.
+    bool unreadable = e == ERR_UNSUPPORTED || e == ERR_NONFINITE || e == ERR_NOT_FOUND;
+    return job__unverified(r->run, unreadable ? ERR_FORMAT : e, info);
 }
 
 // ---- what an earlier process has published

@@ -59,6 +59,7 @@ static const char *code_of(enum err e) {
            : e == ERR_DISK_FULL ? "disk_full"
            : e == ERR_NOMEM     ? "out_of_memory"
            : e == ERR_LIMIT     ? "out_of_memory"
+           : e == ERR_DEADLINE  ? "no_adapter_slot"
                                 : "training_failed";
 }
 
@@ -68,7 +69,8 @@ static bool was_stopped(enum err e) {
 }
 
 static bool may_pass(enum err e) {
-    return e == ERR_NOMEM || e == ERR_DISK_FULL || e == ERR_IO || e == ERR_AGAIN;
+    return e == ERR_NOMEM || e == ERR_DISK_FULL || e == ERR_IO || e == ERR_AGAIN ||
+           e == ERR_DEADLINE || e == ERR_QUEUE_FULL;
 }
 
 static void *run_job(void *arg) {
