@@ -83,8 +83,9 @@ static void *run_job(void *arg) {
         end.how = FT_END_STOPPED;
     } else if (e) {
         end.how = FT_END_FAILED;
-        end.retry = may_pass(e) || e == ERR_FORMAT;
-        if (e == ERR_FORMAT)
+        bool damaged = e == ERR_FORMAT && !r->run->code; // the cache of tokens
+        end.retry = may_pass(e) || damaged;
+        if (damaged)
             job__drop_tokens(r->run);
         snprintf(end.error_code, sizeof end.error_code, "%s",
                  r->run->code ? r->run->code : code_of(e));
