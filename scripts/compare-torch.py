@@ -10,6 +10,8 @@ their values. Its faster of f32, bf16 and bf16 autocast counts (--compile: torch
 way: activations kept, or recomputed (gradient checkpointing). A process warms up before its steps are timed; the median of
 its steps counts.
 
+Then what adapters cost in a step of 32 streams (graft_bench_lora), on the last of the models.
+
 A round in which graft's own measure of the machine (FMA rate before and after) moved by more than 10% is repeated.
 
 Memory is VmHWM. graft's `over serving` is the peak of training minus that of the same process before its first step (model
@@ -114,7 +116,7 @@ def compare(args, way, dropout):
             theirs[kind + (", compiled" if compiled else "")] = x
         ours = {m: steady(args, m, WAYS[way], dropout) for m in args.models}
         rounds.append((ours, theirs))
-        if i == 0 and args.rounds > 2 and not args.all_kinds: # those that are far behind are not run again
+        if i == 0 and args.rounds > 2 and not args.all_kinds:  # those that are far behind are not run again
             best = max(x["tok_s"] for x in theirs.values())
             kinds = [k for k, x in zip(kinds, theirs.values()) if x["tok_s"] > 0.8 * best]
     names = [k for k in rounds[0][1] if all(k in theirs for _, theirs in rounds)]
@@ -161,6 +163,9 @@ def main():
     if not args.graft or not args.python or not args.models:
         p.error("--graft, --python and a model are needed")
     results = [row for d in args.dropout for way in WAYS for row in compare(args, way, d)]
+    r = subprocess.run([os.path.join(args.graft, "model/graft_bench_lora"), args.models[-1], "32", "40"],
+                       capture_output=True, text=True, timeout=1800, check=True)
+    print("\n".join(line for line in r.stdout.splitlines() if line.startswith("32 streams")), flush=True)
     if args.json:
         with open(args.json, "w", encoding="utf-8") as f:
             json.dump(results, f, indent=1)

@@ -2,9 +2,12 @@
 // What adapters cost in a step: the same batch with and without them, turn by turn, so that a machine
 // whose speed changes does not matter.
 //   graft_bench_lora MODEL [streams 32] [rounds 30] [only kind]
-// Prints the median of each step's time and the median over rounds of the base's time over it (1: free).
+// Prints the median of each step's time and the median over rounds of the base's time over it (1: free);
+// where each row reads matrices of its own, also what the added time makes of the read bandwidth, which is
+// measured in each round.
 #include "base/clock.h"
 #include "base/mem.h"
+#include "kernels/bench/limits.h"
 #include "model/lora.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -50,6 +53,7 @@ struct bench {
     int32_t ids[PROMPT], pos[PROMPT], seq_start[MAX_STREAMS + 1], kv_len[MAX_STREAMS];
     int32_t slot[MAX_STREAMS], *table;
     struct mdl_want want[MAX_STREAMS];
+    struct limits *limits;
 };
 
 static void must(enum err e, const struct err_info *info) {
@@ -66,6 +70,11 @@ static void set_up(struct bench *b, const char *path) {
     b->ops = &kn_ops_cpu;
     must(b->ops->open(&cfg, &b->device, &info), &info);
     must(b->ops->queue_create(b->device, &b->queue), &info);
+    struct kn_device_info dev;
+    b->ops->info(b->device, &dev);
+    must(limits_create(&b->limits, strstr(dev.kernel_set, "avx512") ? "avx512" : "avx2",
+                       dev.threads, false),
+         &info);
     must(mdl_source_open(path, &src, &info), &info);
     must(mdl_weights_load(src, b->ops, b->device, 0, 1, NULL, &b->weights, &info), &info);
     mdl_source_close(src);
@@ -170,7 +179,10 @@ static double median(double *v, int n) {
 
 static void measure(struct bench *b, const char *what, const char *name, int rounds, int32_t n,
                     int32_t each, int32_t at) {
-    static double base[MAX_ROUNDS], with[MAX_ROUNDS], ratio[MAX_ROUNDS];
+    static double base[MAX_ROUNDS], with[MAX_ROUNDS], ratio[MAX_ROUNDS], share[MAX_ROUNDS];
+    double bytes = 0;
+    for (int32_t i = 0; i < b->streams && each == 1; i++)
+        bytes += b->loras[i] ? (double)mdl_lora_bytes(b->loras[i]) : 0;
     for (int i = -2; i < rounds; i++) {
         double t[2] = {0};
         for (int j = 0; j < 2 * STEPS; j++)
@@ -179,11 +191,15 @@ static void measure(struct bench *b, const char *what, const char *name, int rou
             base[i] = t[0];
             with[i] = t[1];
             ratio[i] = t[0] / t[1];
+            share[i] = bytes / ((t[1] - t[0]) * 1e-3) / limits_measure(b->limits, LIMIT_READ);
         }
     }
     double r = median(ratio, rounds);
-    printf("%-14s %-28s base %7.2f ms, with %7.2f ms, ratio %.3f [%.3f-%.3f]\n", what, name,
+    printf("%-14s %-28s base %7.2f ms, with %7.2f ms, ratio %.3f [%.3f-%.3f]", what, name,
            median(base, rounds), median(with, rounds), r, ratio[rounds / 4], ratio[rounds * 3 / 4]);
+    if (bytes > 0)
+        printf(", %.0f MB, %.0f%% of read", bytes * 1e-6, median(share, rounds) * 100);
+    printf("\n");
     fflush(stdout);
 }
 
