@@ -24,6 +24,7 @@ static enum err submit(const struct ask *a, struct mailbox *wakes, struct ask_it
         .deadline_ns = INT64_MAX,
         .adapter = a->adapter,
         .adapter_slot = -1,
+        .internal = true, // clients that fill the queue do not keep a version from being verified
         .wake = wake,
         .wake_arg = wakes,
     };

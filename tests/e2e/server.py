@@ -10,7 +10,7 @@ import time
 import urllib.parse
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
-BIN = os.environ.get("GRAFT_BIN", os.path.join(ROOT, "build/release/gateway/graft"))
+BIN = os.path.abspath(os.environ.get("GRAFT_BIN", os.path.join(ROOT, "build/release/gateway/graft")))
 MODEL = os.environ.get("GRAFT_TEST_MODEL", "")  # SmolLM2-135M-Instruct, Q4_1
 TINY = os.path.join(ROOT, "tests/golden/models/q8_0.gguf")
 
