@@ -467,9 +467,11 @@ static void it_can_be_stopped_and_asked_again(void **state) {
     atomic_store(&stop, false);
     for (int i = 0; i < 2; i++) // again, as for another replica
         check(adapter_verify(&a, x.engine, v, &x.info), &x.info);
-    eng_drain(x.engine);
-    assert_int_equal(adapter_verify(&a, x.engine, v, &x.info), ERR_DRAINING);
-    adp_verified(v, ERR_DRAINING, &x.info);
+    eng_drain(x.engine); // what has begun is published yet
+    check(adapter_verify(&a, x.engine, v, &x.info), &x.info);
+    eng_stop(x.engine);
+    assert_int_equal(adapter_verify(&a, x.engine, v, &x.info), ERR_ENGINE_DEAD);
+    adp_verified(v, ERR_ENGINE_DEAD, &x.info);
     adp_release(v);
     ft_probe_fini(&x.served);
     vx_close(&x);

@@ -17,7 +17,7 @@ static const int64_t ms = 1000000;
 
 static int setup(void **state) {
     struct fx *f = calloc(1, sizeof *f);
-    fx_start(f, &(struct gw_config){.write_timeout_ns = 400 * ms, .stream_high_bytes = 64 << 10});
+    fx_start(f, &(struct gw_config){.write_timeout_ns = 1500 * ms, .stream_high_bytes = 64 << 10});
     *state = f;
     return 0;
 }

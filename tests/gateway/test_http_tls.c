@@ -105,7 +105,7 @@ static int setup(void **state) {
     fx_start(f, &(struct gw_config){.ssl_certfile = cert,
                                     .ssl_keyfile = key,
                                     .loops = 2,
-                                    .header_timeout_ns = 500000000,
+                                    .header_timeout_ns = 2000000000,
                                     .metrics_host = "127.0.0.1"});
     *state = f;
     return 0;

@@ -209,8 +209,8 @@ static void answers_are_the_engines(void **state) {
     _Atomic bool stop = true;
     const struct ask stopped = {.engine = x.engine, .stop = &stop};
     assert_int_equal(job_prompts_ask(&p, &stopped, x.tokenizer, NEW, &x.info), ERR_CANCELLED);
-    eng_drain(x.engine);
-    assert_int_equal(job_prompts_ask(&p, &a, x.tokenizer, NEW, &x.info), ERR_DRAINING);
+    eng_stop(x.engine);
+    assert_int_equal(job_prompts_ask(&p, &a, x.tokenizer, NEW, &x.info), ERR_ENGINE_DEAD);
     job_prompts_fini(&p);
     json_decref(doc);
     jx_close(&x);
