@@ -230,6 +230,7 @@ static enum err commit(struct run *r, const struct ft_plan_step *s, double lr) {
     state->train_loss = r->loss / divisor;
     state->train_accuracy = (double)r->hits / (double)(r->targets ? r->targets : 1);
     state->grad_norm = res.grad_norm;
+    state->valid_loss = state->valid_accuracy = (double)NAN; // were of an earlier step
     return ERR_OK;
 }
 
@@ -283,7 +284,8 @@ static enum err after_step(struct run *r, const struct ft_plan_step *s, double l
         e = validate(r);
         p.evaluated = !e;
     }
-    // A step that was committed is told of, also when the run is stopped in its evaluation.
+    if (e == ERR_CANCELLED) // whoever goes on evaluates the step, and tells of it (finish_step)
+        return e;
     enum err told = t->progress ? t->progress(t->arg, &p, r->info) : ERR_OK;
     if (!e && !told && t->save && due(r, t->hyper.save_steps))
         e = save(r, false, r->info);
@@ -304,9 +306,26 @@ static enum err one_step(struct run *r) {
     return after_step(r, &s, lr);
 }
 
+// The run that was gone on with was stopped in the evaluation of its last step.
+static enum err finish_step(struct run *r) {
+    const struct ft_trainer *t = r->t;
+    struct ft_plan_step s;
+    if (!r->state->step || !t->validation || !due(r, t->hyper.eval_steps) ||
+        !isnan(r->state->valid_loss))
+        return ERR_OK;
+    enum err e = ft_plan_at(t->plan, r->state->step - 1, &s, r->info);
+    if (!e)
+        e = after_step(r, &s, ft_schedule_lr(&t->hyper.schedule, r->state->step));
+    if (!e && t->save && !due(r, t->hyper.save_steps)) // its checkpoint knows no loss
+        e = save(r, false, r->info);
+    return e;
+}
+
 enum err ft_train(const struct ft_trainer *t, struct ft_state *state, struct err_info *info) {
     struct run r = {.t = t, .state = state, .info = info, .saved = state->step};
     enum err e = clear(&r, ERR_OK);
+    if (!e)
+        e = finish_step(&r);
     while (!e && state->step < ft_plan_steps(t->plan))
         e = one_step(&r);
     if (e == ERR_CANCELLED && t->save && state->step > r.saved) {

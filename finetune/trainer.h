@@ -36,7 +36,7 @@ struct ft_state {
     int32_t exponent;                             // of the next step's sums
     int64_t trained_tokens;                       // supervised and not, each time they were seen
     double train_loss, train_accuracy, grad_norm; // of the last step
-    double valid_loss, valid_accuracy;            // newest, NAN before the first
+    double valid_loss, valid_accuracy;            // after this step; NAN: not evaluated
     int64_t repeats;                              // steps that were repeated at a coarser scale
 };
 void ft_state_init(struct ft_state *s);
@@ -57,7 +57,8 @@ struct ft_trainer {
     struct ft_plan *plan;
     struct ft_hyper hyper;
     const struct clock *clock;
-    // After each committed step. An error ends the run with it.
+    // After each committed step and its evaluation; where that was cut short by a stop, when the run is
+    // gone on with. An error ends the run with it.
     enum err (*progress)(void *arg, const struct ft_progress *p, struct err_info *info);
     // After a step where a checkpoint is due, and before a stop (`stopping`). NULL: none.
     enum err (*save)(void *arg, const struct ft_state *s, bool stopping, struct err_info *info);

@@ -108,7 +108,8 @@ struct run {
     struct ft_trainer t;
     struct ft_state state;
     _Atomic bool stop;
-    int64_t stop_at, progressed, saves;
+    int64_t stop_at, progressed, saves, evaluated;
+    int64_t looks, cut; // of the clock; the last step after whose commit the run was stopped
     double first_loss, last_loss, lr_sum;
     // What a checkpoint would keep.
     struct ft_moments saved;
@@ -121,6 +122,8 @@ static enum err on_progress(void *arg, const struct ft_progress *p, struct err_i
     assert_int_equal(p->state->step, r->progressed + 1);
     assert_true(p->lr > 0 && isfinite(p->state->train_loss) && p->steps == ft_plan_steps(r->plan));
     r->progressed = p->state->step;
+    r->evaluated += p->evaluated;
+    assert_int_equal(p->evaluated, isfinite(p->state->valid_loss) != 0);
     if (p->state->step == 1)
         r->first_loss = p->state->train_loss;
     r->last_loss = p->state->train_loss;
@@ -139,7 +142,7 @@ static struct mdl_adapter *adapter_of(const struct run *r) {
 
 static enum err on_save(void *arg, const struct ft_state *s, bool stopping, struct err_info *info) {
     struct run *r = arg;
-    assert_true(stopping == (r->stop_at > 0 && s->step >= r->stop_at) ||
+    assert_true(r->cut || stopping == (r->stop_at > 0 && s->step >= r->stop_at) ||
                 s->step == ft_plan_steps(r->plan));
     ft_moments_fini(&r->saved);
     r->saved = (struct ft_moments){adapter_of(r), adapter_of(r), adapter_of(r)};
@@ -261,6 +264,38 @@ static void test_resume(void **state) {
     assert_true(b.saves > 3);
     assert_same(&a, &b);
     assert_memory_equal(&a.state.valid_loss, &b.state.valid_loss, sizeof a.state.valid_loss);
+    close_run(&a);
+    close_run(&b);
+}
+
+// The trainer looks at its clock before and after each step: here it is stopped between the step's commit
+// and what follows, which is the evaluation where one is due.
+static int64_t stop_behind_step(void *arg) {
+    struct run *r = arg;
+    if (r->looks++ % 2 && r->cut < r->state.step) {
+        r->cut = r->state.step;
+        atomic_store(&r->stop, true);
+    }
+    return 1;
+}
+
+static void test_stopped_in_evaluation(void **state) {
+    (void)state;
+    struct run a, b;
+    struct how h = {.keep = true, .packing = true, .validate = true};
+    open_run(&a, &h);
+    run_to_end(&a, &h, 0);
+    open_run(&b, &h);
+    const struct clock stops = {stop_behind_step, NULL, &b};
+    b.t.clock = &stops;
+    run_to_end(&b, &h, 0);
+    assert_int_equal(b.cut, ft_plan_steps(b.plan)); // the last step's, too
+    assert_int_equal(b.progressed, ft_plan_steps(b.plan));
+    assert_int_equal(a.evaluated, b.evaluated);
+    assert_true(a.evaluated > 1);
+    assert_memory_equal(&a.state.valid_loss, &b.state.valid_loss, sizeof a.state.valid_loss);
+    assert_memory_equal(&b.saved_state.valid_loss, &b.state.valid_loss, sizeof(double));
+    assert_same(&a, &b);
     close_run(&a);
     close_run(&b);
 }
@@ -395,10 +430,11 @@ static void test_exponent(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_resume),     cmocka_unit_test(test_repeat),
-        cmocka_unit_test(test_packing),    cmocka_unit_test(test_dpo),
-        cmocka_unit_test(test_not_finite), cmocka_unit_test(test_evaluate),
-        cmocka_unit_test(test_schedule),   cmocka_unit_test(test_exponent),
+        cmocka_unit_test(test_resume),   cmocka_unit_test(test_stopped_in_evaluation),
+        cmocka_unit_test(test_repeat),   cmocka_unit_test(test_packing),
+        cmocka_unit_test(test_dpo),      cmocka_unit_test(test_not_finite),
+        cmocka_unit_test(test_evaluate), cmocka_unit_test(test_schedule),
+        cmocka_unit_test(test_exponent),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
