@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 // As the counters of base/mem.c: process-wide, and unused outside of tests.
@@ -114,4 +115,12 @@ int diskio_commit(const char *path) {
 void diskio_committed(const char *path) {
     const struct diskio_call c = {.op = DISKIO_COMMIT, .fd = -1, .name = path};
     tell(hook_now(), &c, 0);
+}
+
+uint64_t diskio_room(int fd) {
+    const struct diskio_hook *h = hook_now();
+    struct statvfs v;
+    if (h && h->room)
+        return h->room(h->arg);
+    return fstatvfs(fd, &v) ? 0 : (uint64_t)v.f_bavail * v.f_frsize;
 }

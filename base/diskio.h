@@ -19,6 +19,8 @@ int diskio_mkdir(int dir, const char *name, mode_t mode);
 // A database is about to commit changes, and has done so. Its own files are its own matter.
 int diskio_commit(const char *path);
 void diskio_committed(const char *path);
+uint64_t
+diskio_room(int fd); // fstatvfs: bytes that its file system has free for us; 0 if it cannot say
 
 enum diskio_op {
     DISKIO_CREATE,
@@ -47,6 +49,8 @@ struct diskio_hook {
     int (*before)(void *arg, struct diskio_call *c);
     // After a call that succeeded. A write's n is what was written. May be NULL.
     void (*after)(void *arg, const struct diskio_call *c);
+    // Instead of what the file system has free, which other processes change. May be NULL.
+    uint64_t (*room)(void *arg);
     void *arg;
 };
 void diskio_set_hook(const struct diskio_hook *h); // NULL: none

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "finetune/job_control.h"
+#include "base/diskio.h"
 #include "base/mailbox.h"
 #include "base/mem.h"
 #include "base/thread.h"
@@ -9,7 +10,6 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/statvfs.h>
 
 #define BIT(s) (1u << FT_JOB_##s)
 #define AT_WORK (BIT(RUNNING) | BIT(EVALUATING) | BIT(PUBLISHING))
@@ -69,11 +69,6 @@ static void complain(struct ft_control *c, const char *what, const struct err_in
 
 // ---- failures of the moment
 
-static uint64_t room_now(const struct ft_control *c) {
-    struct statvfs v;
-    return fstatvfs(c->home->dir.fd, &v) ? 0 : (uint64_t)v.f_bavail * v.f_frsize;
-}
-
 static void tell_waiting(struct ft_control *c, bool full) {
     struct err_info info;
     // Where there is no trainer, the queue waits for that.
@@ -88,7 +83,7 @@ static void hold_off(struct ft_control *c, const struct err_info *info) {
     bool full = info->code == ERR_DISK_FULL;
     c->hold_wait = !c->hold_wait ? second : c->hold_wait < minute ? 2 * c->hold_wait : minute;
     c->hold_until = clock_mono_ns(c->home->clock) + c->hold_wait;
-    c->room = room_now(c);
+    c->room = diskio_room(c->home->dir.fd);
     complain(c, full ? "they wait for room on the disk" : "they wait", info);
     if (full || c->full)
         tell_waiting(c, full);
@@ -98,7 +93,7 @@ static void hold_off(struct ft_control *c, const struct err_info *info) {
 static bool held_off(const struct ft_control *c) {
     if (!c->hold_wait || clock_mono_ns(c->home->clock) >= c->hold_until)
         return false;
-    return !c->full || room_now(c) < c->room + ROOM_MADE;
+    return !c->full || diskio_room(c->home->dir.fd) < c->room + ROOM_MADE;
 }
 
 // Something went well.

@@ -23,6 +23,7 @@ struct world {
     struct ft_home home;
     struct diskio_hook hook;
     _Atomic bool full, spent; // no room; not even what the reserve gave
+    _Atomic uint64_t room;    // what the file system says it has free
     // the runner
     _Atomic(struct ft_control *) control;
     _Atomic int n_started, n_validated;
@@ -45,6 +46,11 @@ static int refuse(void *arg, struct diskio_call *c) {
     return takes || !given || w->spent ? ENOSPC : 0;
 }
 
+static uint64_t room(void *arg) {
+    struct world *w = arg;
+    return w->room;
+}
+
 static void open_home(struct world *w) {
     struct err_info info = {0};
     const struct ft_home_config cfg = {
@@ -57,7 +63,7 @@ static int setup(void **state) {
     replay_folder(w->folder, "room");
     clock_manual_init(&w->clock, 1, 1700000000LL * 1000000000);
     open_home(w);
-    w->hook = (struct diskio_hook){.before = refuse, .arg = w};
+    w->hook = (struct diskio_hook){.before = refuse, .room = room, .arg = w};
     diskio_set_hook(&w->hook);
     *state = w;
     return 0;
@@ -315,6 +321,25 @@ static void test_run_waits(void **state) {
     wait_reason(w, id, FT_JOB_SUCCEEDED, "");
 }
 
+// Much more room than there was: they go on at once. A little more is what anybody's delete gives.
+static void test_room_is_made(void **state) {
+    struct world *w = *state;
+    struct err_info info = {0};
+    char file[FT_ID_MAX], id[FT_ID_MAX];
+    ok(upload(w, file, &info), &info);
+    ok(create(w, file, id, &info), &info);
+    w->no_room = true;
+    begin(w);
+    wait_reason(w, id, FT_JOB_VALIDATING, "disk_full: ");
+    w->no_room = false;
+    w->room = (8 << 20) - 1;
+    some_turns(w);
+    assert_int_equal(w->n_validated, 1);
+    w->room = 8 << 20;
+    wait_reason(w, id, FT_JOB_SUCCEEDED, "");
+    assert_int_equal(w->n_validated, 2);
+}
+
 // Without room nothing is started at all.
 static void test_nothing_is_begun(void **state) {
     struct world *w = *state;
@@ -387,6 +412,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_reserve, setup, teardown),
         cmocka_unit_test_setup_teardown(test_upload_under_way, setup, teardown),
         cmocka_unit_test_setup_teardown(test_job_waits, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_room_is_made, setup, teardown),
         cmocka_unit_test_setup_teardown(test_run_waits, setup, teardown),
         cmocka_unit_test_setup_teardown(test_nothing_is_begun, setup, teardown),
         cmocka_unit_test_setup_teardown(test_reads_again, setup, teardown),
