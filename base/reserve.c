@@ -62,8 +62,10 @@ bool reserve_take(struct reserve *r) {
 bool reserve_give(struct reserve *r) {
     lock_take(&r->lock);
     bool given = atomic_load(&r->held) && !diskio_unlink(r->dir, name);
-    if (given)
+    if (given) {
         atomic_store(&r->held, false);
+        atomic_store(&r->given, true);
+    }
     lock_drop(&r->lock);
     return given;
 }

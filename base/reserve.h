@@ -16,6 +16,7 @@ struct reserve {
     struct lock lock;
     _Atomic bool held;
     bool opened;
+    _Atomic bool given; // it was held, and had to be given up
 };
 
 // The folder's reserve of an earlier process is held from the start. Makes none yet.

@@ -33,7 +33,7 @@ static void give_room(void *arg) {
 
 enum err ft_home_room(struct ft_home *h, struct err_info *info) {
     bool held = atomic_load(&h->reserve.held);
-    if (!held && reserve_take(&h->reserve))
+    if (!held && reserve_take(&h->reserve) && atomic_load(&h->reserve.given))
         log_write(h->log, LOG_INFO, "the disk of %s has room again", h->path);
     return atomic_load(&h->reserve.held)
                ? ERR_OK

@@ -63,8 +63,9 @@ enum err job__check_losses(struct job_runner *r, struct err_info *info) {
         e = refuse_loss(run, "max_valid_loss", json_number_value(most), after, info);
     if (!e && least)
         e = base_loss(r, &before, info);
-    if (!e && least && !(before - after >= json_number_value(least)))
-        e = refuse_loss(run, "min_improvement", json_number_value(least), before - after, info);
+    run->improvement = before - after;
+    if (!e && least && !(run->improvement >= json_number_value(least)))
+        e = refuse_loss(run, "min_improvement", json_number_value(least), run->improvement, info);
     return e;
 }
 
@@ -110,6 +111,31 @@ enum err job__check_outputs(struct job_runner *r, struct eng *engine, struct adp
     if (!e)
         e = job_prompts_ask(&run->forbidden, &a, r->app->tokenizer, most, info);
     return e ? e : check_outputs(run, "forbidden", &run->forbidden, false, info);
+}
+
+// ---- passed
+
+void job__tell_gates(const struct job_runner *r) {
+    const struct job_run *run = r->run;
+    const json_t *most = gate(&run->spec, "max_valid_loss");
+    const json_t *least = gate(&run->spec, "min_improvement");
+    struct buf b;
+    buf_init(&b, 0);
+    if (most)
+        buf_printf(&b, ", max_valid_loss %g (%g)", json_number_value(most),
+                   run->train.state.valid_loss);
+    if (least)
+        buf_printf(&b, ", min_improvement %g (%g)", json_number_value(least), run->improvement);
+    if (run->required.n)
+        buf_printf(&b, ", required (%zu)", run->required.n);
+    if (run->forbidden.n)
+        buf_printf(&b, ", forbidden (%zu)", run->forbidden.n);
+    char message[400];
+    if (b.len && !buf_err(&b)) {
+        snprintf(message, sizeof message, "Release gates passed: %s", b.data + 2);
+        job__tell(r, "info", "message", message, NULL);
+    }
+    buf_fini(&b);
 }
 
 // ---- at the beginning

@@ -83,6 +83,8 @@ static enum err decide(void *arg, struct eng *engine, struct adp_version *v, boo
         return e;
     run->version = adp_number(v);
     *promote = !run->unreleased[0];
+    if (*promote)
+        job__tell_gates(r);
     return ERR_OK;
 }
 

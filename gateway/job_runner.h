@@ -30,6 +30,7 @@ struct job_run { // the job in hand
     struct job_prompts required, forbidden, samples;
     char *before[FT_SAMPLES_MAX]; // the base's answers to the samples; owned
     char unreleased[400];         // why the version is not promoted, but kept; or empty
+    double improvement;           // of the validation loss on the base's, where a gate asks
     uint64_t version;             // of the adapter, once the job's row names it
     int64_t attempts;             // before this one
     uint64_t tenant;

@@ -36,6 +36,8 @@ enum err job__read_prompts(struct job_runner *r, struct err_info *info);
 // ERR_INVALID, and the run's code: the model is not released. Where such a model is to be kept, ERR_OK, and
 // run->unreleased says why.
 enum err job__check_losses(struct job_runner *r, struct err_info *info);
+void job__tell_gates(
+    const struct job_runner *r); // that all have been passed; nothing if there are none
 enum err job__check_outputs(struct job_runner *r, struct eng *engine, struct adp_version *v,
                             struct err_info *info);
 

@@ -244,5 +244,6 @@ void eng_load(const struct eng *e, struct eng_load *out) {
         .owed = atomic_load(&e->owed),
         .full = atomic_load(&e->queued) >= e->cfg.max_queue,
         .dead = atomic_load(&e->closed),
+        .beside = atomic_load(&e->beside),
     };
 }

@@ -241,5 +241,6 @@ struct eng_load {
     // for several, and of a long answer only the first part, as most end early.
     int64_t owed;
     bool full, dead; // max_queue is reached; the engine has stopped
+    bool beside;     // background work uses what time it gets
 };
 void eng_load(const struct eng *e, struct eng_load *out);

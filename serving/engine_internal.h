@@ -34,6 +34,7 @@ struct eng {
     _Atomic int32_t in_flight;        // accepted, and its last message from the consumer taken
     _Atomic int32_t queued;           // of those, not admitted yet
     _Atomic int64_t owed;             // sum of their `owed`
+    _Atomic bool beside;              // background work had something to do when it was last asked
     _Atomic int32_t waiting, running; // requests, for eng_health
     _Atomic int64_t last_turn_ns;
     struct thread thread;

@@ -78,7 +78,9 @@ static int64_t begin_of(const struct eng *e, const struct outlook *o) {
 static bool run_slice(struct eng *e, int64_t allowed_ns) {
     const struct eng_background *b = &e->cfg.background;
     int64_t begin = eng__now(e);
-    if (b->run(b->arg, allowed_ns / 1000) <= 0)
+    bool did = b->run(b->arg, allowed_ns / 1000) > 0;
+    atomic_store(&e->beside, did);
+    if (!did)
         return false;
     int64_t now = eng__now(e), used = now - begin;
     gov_slice(&e->gov, allowed_ns, used);

@@ -4,6 +4,9 @@
 #include "kernels/device.h"
 #include "serving/adapter_registry.h"
 
+// What a replica with background work counts for more: with targets its tokens come as late as these allow.
+enum { BESIDE = 256 };
+
 struct place {
     int64_t cost; // in tokens of a prompt
     int32_t replica;
@@ -39,7 +42,7 @@ static struct place look(const struct replicas *r, int32_t i, const struct eng_r
     int32_t cached = q->n_prompt / KN_KV_BLOCK * KN_KV_BLOCK;
     return (struct place){
         .replica = i,
-        .cost = l.owed + (i == home ? 0 : cached),
+        .cost = l.owed + (i == home ? 0 : cached) + (l.beside ? BESIDE : 0),
         .rank = l.dead   ? 3
                 : l.full ? 2
                          : is_stalled(r, i),

@@ -41,6 +41,8 @@ class Publish(test_finetune.Trainer):
         self.assertEqual(verified[0].data["sequences"], 24)
         self.assertGreater(verified[0].data["supervised_tokens"], 24)
         self.assertEqual(self.admin(job)["version"], verified[0].data["version"])
+        passed = [e.message for e in self.events(job) if e.message.startswith("Release gates")]
+        self.assertEqual(passed, ["Release gates passed: required (2), forbidden (1)"])
         for gate, says in ((dict(required=[good, {"prompt": PROMPT, "output": "nowhere"}]), "required[1]: the answer lacks"),
                            (dict(forbidden=[{"messages": MESSAGES, "output": ["zz", "dc"]}]), "forbidden[0]: the answer has")):
             job = self.evaluate("failed", **gate)
@@ -56,6 +58,18 @@ class Publish(test_finetune.Trainer):
                 self.ask(versions[0]["name"])
             with self.assertRaises(openai.NotFoundError):
                 self.ask(f"{versions[0]['name']}@{versions[0]['version']}")
+
+    # A name of one's own for whatever was trained last, and back.
+    def test_alias(self):
+        self.begin("--replicas", "2")
+        models = [self.evaluate("succeeded").fine_tuned_model, self.evaluate("succeeded").fine_tuned_model]
+        for target in (*models, models[0]):
+            status, _ = self.server.json("POST", "/admin/v1/adapters/aliases", {"alias": "letters", "target": target})
+            self.assertEqual(status, 200)
+            r = self.client.chat.completions.create(model="letters", **test_finetune.ASK)
+            version = [m.version for m in self.client.models.list() if m.id == target][0]
+            self.assertTrue(r.system_fingerprint.endswith(f"+{target}@{version}"), r.system_fingerprint)
+            self.assertIn("cdcd", r.choices[0].message.content)
 
     def test_kept(self):
         self.begin("--replicas", "2")

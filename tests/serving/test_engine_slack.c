@@ -133,6 +133,13 @@ static void without_targets_serving_comes_first(void **state) {
         turn(p);
     assert_true(p->slices > 10);
     assert_int_equal(p->beside, 0);
+    struct eng_load l;
+    eng_load(p->e, &l);
+    assert_true(l.beside);
+    p->idle = true;
+    turn(p);
+    eng_load(p->e, &l);
+    assert_false(l.beside);
     finish(p);
 }
 

@@ -89,6 +89,22 @@ static void run_all(struct rep_fixture *x) {
     assert_int_equal(replicas_in_flight(&x->r), 0);
 }
 
+// A replica that trains is taken when the others owe more, or when it has much of the prompt.
+static void background_work_counts(void **state) {
+    struct rep_fixture *x = *state;
+    struct client *a = new_client(x, 1, 64, 1);
+    int32_t home = replicas_home(&x->r, &a->r);
+    atomic_store(&x->r.engine[home]->beside, true);
+    assert_int_not_equal(placed(x, a), home);
+    assert_int_not_equal(placed(x, new_client(x, 1, 64, 32)), home);
+    assert_int_not_equal(placed(x, new_client(x, 1, 64, 32)), home);
+    assert_int_equal(placed(x, new_client(x, 1, 64, 1)), home);
+    run_all(x);
+    atomic_store(&x->r.engine[home]->beside, false);
+    assert_int_equal(placed(x, new_client(x, 1, 64, 1)), home);
+    run_all(x);
+}
+
 static void equal_beginnings_go_to_one_replica(void **state) {
     struct rep_fixture *x = *state;
     int32_t count[N] = {0};
@@ -260,6 +276,7 @@ static void one_that_is_dead_is_told_by_number(void **state) {
 int main(void) {
 #define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
     const struct CMUnitTest tests[] = {
+        TEST(background_work_counts),
         TEST(equal_beginnings_go_to_one_replica),
         TEST(a_clearly_busier_one_is_passed_over),
         TEST(a_little_busier_one_is_not),
