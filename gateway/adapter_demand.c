@@ -10,7 +10,29 @@ bool adapter_demand_claims(const char *name) {
     return !strncmp(name, "ft:", 3) && strstr(name, ":ckpt-step-");
 }
 
+// What is to be loaded for a name: itself, or what it is an alias of.
+static bool find_wanted(const struct app *app, const char *name, char out[ADP_NAME_MAX + 32]) {
+    if (!app->demand || !app->adapters || strlen(name) > ADP_NAME_MAX)
+        return false;
+    if (!adp_alias_target(app->adapters, name, out))
+        snprintf(out, ADP_NAME_MAX + 32, "%s", name);
+    return adapter_demand_claims(out) && strlen(out) <= ADP_NAME_MAX &&
+           !adp_knows(app->adapters, out);
+}
+
+bool adapter_demand_wants(const struct app *app, const char *name) {
+    char wanted[ADP_NAME_MAX + 32];
+    return find_wanted(app, name, wanted);
+}
+
 // ---- the adapters' thread
+
+bool adapter_demand_has(const struct adapter_demand *d, const char *name) {
+    for (int i = 0; i < d->n; i++)
+        if (!strcmp(d->items[i].name, name))
+            return true;
+    return false;
+}
 
 static void let_go(struct adapter_demand *d, int i) {
     (void)adapter_host_retire(d->host, d->items[i].name, 0,
@@ -24,6 +46,20 @@ static void drop_gone(struct adapter_demand *d) {
             let_go(d, i);
         else
             i++;
+}
+
+void adapter_demand_recheck(struct adapter_demand *d, const char *model) {
+    char path[ADP_PATH_MAX];
+    struct err_info gone;
+    size_t len = strlen(model);
+    for (int i = 0; i < d->n;) {
+        const char *name = d->items[i].name;
+        if (!strncmp(name, model, len) && adapter_demand_claims(name) && name[len] == ':' &&
+            d->find(d->arg, name, path, &gone) == ERR_NO_MODEL)
+            let_go(d, i);
+        else
+            i++;
+    }
 }
 
 static enum err load(struct adapter_demand *d, const char *name, struct err_info *info) {
@@ -44,8 +80,15 @@ static enum err load(struct adapter_demand *d, const char *name, struct err_info
     if (d->n == ADAPTER_DEMAND_MAX)
         let_go(d, 0);
     e = adapter_host_load(d->host, &l, &version, info);
-    if (e)
+    if (e) {
+        // It may have been taken away while it was read.
+        struct err_info gone;
+        if (d->find(d->arg, name, path, &gone) == ERR_NO_MODEL) {
+            *info = gone;
+            e = ERR_NO_MODEL;
+        }
         return e;
+    }
     struct adapter_demand_item *item = &d->items[d->n++];
     snprintf(item->name, sizeof item->name, "%s", name);
     snprintf(item->path, sizeof item->path, "%s", path);
@@ -113,14 +156,14 @@ static void drop(struct api_task *t) {
 
 bool adapter_demand_wait(struct gw_request *r, const struct app *app, const char *name,
                          void (*go_on)(struct gw_request *r, void *arg), void *arg) {
-    if (!app->demand || !app->adapters || !adapter_demand_claims(name) ||
-        strlen(name) > ADP_NAME_MAX || adp_knows(app->adapters, name))
+    char wanted[ADP_NAME_MAX + 32];
+    if (!find_wanted(app, name, wanted))
         return false;
     struct waiting *w = api_task_begin(r, app->demand->host->admin, sizeof *w);
     if (!w)
         return true;
     w->d = app->demand;
-    snprintf(w->name, sizeof w->name, "%s", name);
+    memcpy(w->name, wanted, strlen(wanted) + 1);
     w->go_on = go_on;
     w->arg = arg;
     w->task.work = work;

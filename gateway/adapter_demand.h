@@ -23,12 +23,19 @@ struct adapter_demand {
 
 // Whether a name is of that kind.
 bool adapter_demand_claims(const char *name);
+// Whether a name, or what it is an alias of, is to be looked for by adapter_demand_wait.
+bool adapter_demand_wants(const struct app *app, const char *name);
 
 // Loop's thread. False: the name needs no wait (it is known, or none of these). True: the request was taken
 // over; once the model is loaded, go_on runs on the loop, in the place of a handler, or the request is
 // answered with the reason. `arg` lives as long as the request.
 bool adapter_demand_wait(struct gw_request *r, const struct app *app, const char *name,
                          void (*go_on)(struct gw_request *r, void *arg), void *arg);
+
+// Adapters' thread. Whether the name's versions were loaded here, and not by somebody's order.
+bool adapter_demand_has(const struct adapter_demand *d, const char *name);
+// Adapters' thread: of the model's checkpoints those are let go that find does not know any more.
+void adapter_demand_recheck(struct adapter_demand *d, const char *model);
 
 // Any thread: folders may have gone; what lay in them is let go soon.
 void adapter_demand_sweep(struct adapter_demand *d);

@@ -250,9 +250,10 @@ static enum err load_module(struct adapter_host *h, const char *arg, struct err_
                        arg);
     memcpy(name, arg, (size_t)(eq - arg));
     name[eq - arg] = '\0';
-    if (adp_knows(h->registry, name)) {
-        log_write(h->log, LOG_WARN, "--lora-modules %s: the data folder's version of it is served",
-                  arg);
+    char target[ADP_NAME_MAX + 32];
+    if (adp_knows(h->registry, name) || adp_alias_target(h->registry, name, target)) {
+        log_write(h->log, LOG_WARN,
+                  "--lora-modules %s: what the data folder has under that name is served", arg);
         return ERR_OK;
     }
     struct adp_version *v;

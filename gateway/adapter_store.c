@@ -249,6 +249,14 @@ static void promote_those(struct adapter_host *h, const json_t *list, const char
     }
 }
 
+static enum err again(struct adapter_host *h, const char *alias, const char *target,
+                      struct err_info *info) {
+    enum err e = adp_alias_again(h->registry, alias, target, info);
+    if (e)
+        err_prefix(info, "alias %s", alias);
+    return e;
+}
+
 enum err adapter_store_apply(struct adapter_host *h, struct err_info *info) {
     json_t *state;
     enum err e = read_state(h->dir, &state, info);
@@ -262,8 +270,9 @@ enum err adapter_store_apply(struct adapter_host *h, struct err_info *info) {
     json_array_foreach(json_object_get(state, "aliases"), i, v) {
         const char *alias = json_string_value(json_object_get(v, "alias"));
         const char *target = json_string_value(json_object_get(v, "target"));
-        if (alias && target && adp_alias(h->registry, alias, target, NULL))
-            log_write(h->log, LOG_WARN, "alias %s: there is no adapter %s", alias, target);
+        // What it stands for may come later: by --lora-modules, or once somebody asks for it.
+        if (!e && alias && target)
+            e = again(h, alias, target, info);
     }
     json_decref(state);
     if (e)

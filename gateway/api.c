@@ -37,7 +37,7 @@ enum err api_check_model(const struct app *app, const json_t *body, struct err_i
     if (rc || !name || (app->adapters && adp_knows(app->adapters, name)))
         return rc;
     // Whether there is such a checkpoint is found out where it is loaded.
-    if (app->adapters && app->demand && adapter_demand_claims(name))
+    if (adapter_demand_wants(app, name))
         return ERR_OK;
     return app_check_model(app, name, info);
 }

@@ -3,6 +3,7 @@
 #include "gateway/api_adapters.h"
 #include "base/json_write.h"
 #include "base/mem.h"
+#include "gateway/adapter_demand.h"
 #include "gateway/api_json.h"
 #include "gateway/api_task.h"
 #include <stdio.h>
@@ -11,6 +12,7 @@
 struct change {
     struct api_task task; // first
     struct adapter_host *host;
+    struct adapter_demand *demand; // or NULL
     enum err (*make)(struct change *c);
     bool plain; // vLLM's routes answer in plain text
     char name[ADP_NAME_MAX + 1], path[ADP_PATH_MAX], target[ADP_NAME_MAX + 32];
@@ -39,8 +41,15 @@ static enum err make_load(struct change *c) {
     return adapter_host_load(c->host, &l, &c->version, &c->error);
 }
 
-static enum err make_unload(struct change *c) {
-    enum err e = adapter_host_retire(c->host, c->name, 0, &c->error);
+static enum err make_retire(struct change *c) {
+    enum err e = adapter_host_retire(c->host, c->name, c->version, &c->error);
+    if (!e && c->demand)
+        adapter_demand_recheck(c->demand, c->name);
+    return e;
+}
+
+static enum err make_unload(struct change *c) { // all versions: none is named
+    enum err e = make_retire(c);
     if (e == ERR_NOT_FOUND)
         err_set(&c->error, e, "lora_name", "The lora adapter '%s' cannot be found.", c->name);
     return e;
@@ -52,10 +61,6 @@ static enum err make_promote(struct change *c) {
 
 static enum err make_rollback(struct change *c) { // the name has moved already
     return adapter_host_keep(c->host, &c->error);
-}
-
-static enum err make_retire(struct change *c) {
-    return adapter_host_retire(c->host, c->name, c->version, &c->error);
 }
 
 static enum err make_alias(struct change *c) {
@@ -221,7 +226,7 @@ static void begin(struct gw_request *r, struct api_adapters *a, enum err (*make)
     if (refuse(r, a))
         return;
     enum err e = r->body_len ? api_json_parse(r->body, r->body_len, &body, &info) : ERR_OK;
-    struct change got = {.host = a->host, .make = make, .plain = plain};
+    struct change got = {.host = a->host, .demand = a->app->demand, .make = make, .plain = plain};
     if (!e)
         e = read(&got, r, body, &info);
     json_decref(body);

@@ -44,6 +44,25 @@ static enum err may(const struct deletion *d, const char *name, struct err_info 
                    "the model `%.128s` is not one that this key's tenant has made", d->id);
 }
 
+// Checkpoints go by their job's keep policy. What an administrator has loaded under such a name is none.
+static enum err refuse_checkpoint(const struct deletion *d, const char *name,
+                                  struct err_info *info) {
+    const struct app *app = d->of->app;
+    char path[ADP_PATH_MAX];
+    bool known = adp_knows(app->adapters, d->id);
+    if (!app->demand || !adapter_demand_claims(name) || (strcmp(name, d->id) != 0 && !known) ||
+        (known && !adapter_demand_has(app->demand, name)))
+        return ERR_OK;
+    enum err e = app->demand->find(app->demand->arg, name, path, info);
+    return e && e != ERR_FORMAT
+               ? e
+               : err_set(
+                     info, ERR_INVALID, "model",
+                     "`%.128s` is a checkpoint of a job; it goes when newer ones take its place, "
+                     "or with its model",
+                     d->id);
+}
+
 static enum err make(struct api_answer *a, struct err_info *info) {
     struct deletion *d = (struct deletion *)a;
     char name[ADP_NAME_MAX + 1];
@@ -52,19 +71,22 @@ static enum err make(struct api_answer *a, struct err_info *info) {
     if (!app_check_model(app, d->id, NULL))
         return err_set(info, ERR_INVALID, "model",
                        "`%.128s` is the base model; only fine-tuned models can be deleted", d->id);
-    if (adapter_demand_claims(d->id))
-        return err_set(info, ERR_INVALID, "model",
-                       "`%.128s` is a checkpoint of a job; it goes when newer ones take its place",
-                       d->id);
-    if (!app->adapters || split(d->id, name, &version) || !adp_knows(app->adapters, d->id))
+    if (!app->adapters || split(d->id, name, &version))
         return unknown(d->id, info);
-    enum err e = may(d, name, info);
+    enum err e = refuse_checkpoint(d, name, info);
+    if (e)
+        return e;
+    if (!adp_knows(app->adapters, d->id))
+        return unknown(d->id, info);
+    e = may(d, name, info);
     if (!e)
         e = adapter_host_retire(d->of->host, name, version, info);
     if (e == ERR_NOT_FOUND) // an alias, or somebody was faster
         return unknown(d->id, info);
     if (e)
         return e;
+    if (app->demand)
+        adapter_demand_recheck(app->demand, name);
     struct json_w w = json_w_begin(&a->body);
     jw_obj(&w);
     jw_kstr(&w, "id", d->id);

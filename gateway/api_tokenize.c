@@ -2,15 +2,25 @@
 // POST /tokenize and /detokenize, as vLLM has them.
 #include "base/json_write.h"
 #include "base/mem.h"
+#include "gateway/adapter_demand.h"
 #include "gateway/api.h"
 #include "gateway/api_json.h"
 #include "gateway/api_prompt.h"
 #include "gateway/chat_prompt.h"
 
+typedef void (*handler_fn)(struct gw_request *r, void *arg);
 typedef enum err (*body_fn)(const struct app *app, const json_t *body, struct arena *arena,
                             struct buf *out, struct err_info *info);
 
-static void with_body(struct gw_request *r, const struct app *app, body_fn fn) {
+// A model that is not loaded yet has to be found first; then `again` handles the request anew.
+static bool waits(struct gw_request *r, const struct app *app, const json_t *body, void *arg,
+                  handler_fn again) {
+    const char *name = json_string_value(json_object_get(body, "model"));
+    return name && adapter_demand_wait(r, app, name, again, arg);
+}
+
+static void with_body(struct gw_request *r, void *arg, handler_fn again, body_fn fn) {
+    const struct app *app = arg;
     struct err_info info = {0};
     struct buf out;
     buf_init(&out, 0);
@@ -18,6 +28,10 @@ static void with_body(struct gw_request *r, const struct app *app, body_fn fn) {
     enum err rc = app_check_open(app, &info);
     if (!rc)
         rc = api_json_parse(r->body, r->body_len, &body, &info);
+    if (!rc && waits(r, app, body, arg, again)) {
+        json_decref(body);
+        return;
+    }
     if (!rc)
         rc = api_check_model(app, body, &info);
     if (!rc)
@@ -141,9 +155,9 @@ static enum err detokenize(const struct app *app, const json_t *body, struct are
 }
 
 void api_tokenize(struct gw_request *r, void *arg) {
-    with_body(r, arg, tokenize);
+    with_body(r, arg, api_tokenize, tokenize);
 }
 
 void api_detokenize(struct gw_request *r, void *arg) {
-    with_body(r, arg, detokenize);
+    with_body(r, arg, api_detokenize, detokenize);
 }

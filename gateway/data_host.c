@@ -6,6 +6,7 @@
 #include "gateway/job_check.h"
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { IO_WAITING = 1024 }; // requests that may wait for an I/O thread
 
@@ -54,12 +55,45 @@ static const char *jobs_wait(void *arg) {
 
 // ---- what is asked of models
 
+static bool is_complete(const char *path) {
+    char mark[ADP_PATH_MAX + 16];
+    snprintf(mark, sizeof mark, "%s/COMPLETE", path);
+    return !access(mark, F_OK);
+}
+
+// Once its job has ended well, what a checkpoint is of must still be served, under its name or as the
+// version that the job has made: who deletes the model deletes its checkpoints' names.
+static enum err check_of(struct data_host *h, const char *name, struct err_info *info) {
+    char model[ADP_NAME_MAX + 1], which[ADP_NAME_MAX + 32];
+    const char *mark = strstr(name, ":ckpt-step-");
+    struct ft_job j;
+    size_t n = mark ? (size_t)(mark - name) : 0;
+    if (!n || n >= sizeof model)
+        return ERR_OK;
+    memcpy(model, name, n);
+    model[n] = '\0';
+    enum err e = ft_job_of_model(&h->home, model, &j, info);
+    if (e)
+        return e;
+    snprintf(which, sizeof which, "%s@%lld", model, (long long)j.version);
+    bool over = j.state == FT_JOB_SUCCEEDED && j.version;
+    ft_job_fini(&j);
+    if (!over || adp_knows(h->app->adapters, model) || adp_knows(h->app->adapters, which))
+        return ERR_OK;
+    return err_set(
+        info, ERR_NO_MODEL, "model",
+        "The model `%.128s` does not exist: `%s`, which it is a checkpoint of, was deleted", name,
+        model);
+}
+
 enum err data_host_checkpoint(void *arg, const char *name, char path[ADP_PATH_MAX],
                               struct err_info *info) {
     struct data_host *h = arg;
     char job[FT_ID_MAX];
     int64_t step;
     enum err e = ft_checkpoint_of_model(&h->home, name, job, &step, info);
+    if (!e)
+        e = check_of(h, name, info);
     if (e)
         return e;
     int n = snprintf(path, ADP_PATH_MAX, "%s/jobs/%s/checkpoints/step-%lld", h->home.path, job,
@@ -67,7 +101,8 @@ enum err data_host_checkpoint(void *arg, const char *name, char path[ADP_PATH_MA
     if (n < 0 || n >= ADP_PATH_MAX)
         return err_set(info, ERR_INVALID, "model", "the data folder's path is too long");
     e = ft_checkpoint_verify(path, info);
-    if (e == ERR_NOT_FOUND)
+    // Its row was made once it was complete, so one that is not any more is being taken away.
+    if (e == ERR_NOT_FOUND || (e == ERR_FORMAT && !is_complete(path)))
         return err_set(info, ERR_NO_MODEL, "model",
                        "The model `%.128s` does not exist: %s does not keep the checkpoint of step "
                        "%lld any more",

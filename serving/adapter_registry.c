@@ -352,7 +352,7 @@ enum err adp_retire(struct adp_registry *r, const char *name, uint64_t version,
 }
 
 static enum err set_alias(struct adp_registry *r, const char *alias, const char *target,
-                          struct err_info *info) {
+                          bool loaded, struct err_info *info) {
     struct adp_alias_info *a = find_alias(r, alias);
     if (!target) {
         if (!a)
@@ -362,7 +362,8 @@ static enum err set_alias(struct adp_registry *r, const char *alias, const char 
     }
     if (find_name(r, alias))
         return err_set(info, ERR_INVALID, "alias", "`%s` is an adapter's name", alias);
-    if (strlen(target) >= sizeof a->target || find_alias(r, target) || !lookup(r, target))
+    if (strlen(target) >= sizeof a->target ||
+        (loaded && (find_alias(r, target) || !lookup(r, target))))
         return err_set(info, ERR_NO_MODEL, "target", "there is no adapter `%.64s`", target);
     if (!a && r->n_aliases == ADP_MAX_NAMES)
         return err_set(info, ERR_LIMIT, NULL, "at most %d aliases are supported",
@@ -382,15 +383,34 @@ static enum err set_alias(struct adp_registry *r, const char *alias, const char 
     return ERR_OK;
 }
 
-enum err adp_alias(struct adp_registry *r, const char *alias, const char *target,
-                   struct err_info *info) {
-    enum err e = adp_check_name(r, alias, info);
+static enum err make_alias(struct adp_registry *r, const char *name, const char *target,
+                           bool loaded, struct err_info *info) {
+    enum err e = adp_check_name(r, name, info);
     if (e)
         return e;
     lock_take(&r->lock);
-    e = set_alias(r, alias, target, info);
+    e = set_alias(r, name, target, loaded, info);
     lock_drop(&r->lock);
     return e;
+}
+
+enum err adp_alias(struct adp_registry *r, const char *alias, const char *target,
+                   struct err_info *info) {
+    return make_alias(r, alias, target, true, info);
+}
+
+enum err adp_alias_again(struct adp_registry *r, const char *alias, const char *target,
+                         struct err_info *info) {
+    return make_alias(r, alias, target, false, info);
+}
+
+bool adp_alias_target(struct adp_registry *r, const char *alias, char out[ADP_NAME_MAX + 32]) {
+    lock_take(&r->lock);
+    const struct adp_alias_info *a = find_alias(r, alias);
+    if (a)
+        memcpy(out, a->target, strlen(a->target) + 1);
+    lock_drop(&r->lock);
+    return a != NULL;
 }
 
 // ---- requests

@@ -87,6 +87,11 @@ enum err adp_retire(struct adp_registry *r, const char *name, uint64_t version,
 // A second name; `target` is a name or name@number. NULL takes the alias away.
 enum err adp_alias(struct adp_registry *r, const char *alias, const char *target,
                    struct err_info *info);
+// One that an earlier process acknowledged: its target may come later, or not be there any more.
+enum err adp_alias_again(struct adp_registry *r, const char *alias, const char *target,
+                         struct err_info *info);
+// What the alias stands for, loaded or not. False: there is no such alias.
+bool adp_alias_target(struct adp_registry *r, const char *alias, char out[ADP_NAME_MAX + 32]);
 
 // A name, an alias or name@number; pins. ERR_NO_MODEL.
 enum err adp_resolve(struct adp_registry *r, const char *name, struct adp_version **out,

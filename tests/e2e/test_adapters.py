@@ -205,6 +205,20 @@ class Lasting(unittest.TestCase):
         self.assertEqual(status, expected, data)
         return data
 
+    # What an alias stands for may be read anew at each start, or be missing at one.
+    def test_an_alias_of_the_command_line(self):
+        modules = ("--lora-modules", f"qv={path('qv')}")
+        server = self.start(*modules)
+        self.post(server, "/admin/v1/adapters/aliases", {"alias": "prod", "target": "qv"})
+        before = tokens_of(server, "prod")[0]
+        for options, status in (((), 404), (modules, 200)):
+            server.stop(signal.SIGKILL)
+            server = self.start(*options)
+            self.assertEqual(server.json("GET", "/admin/v1/adapters")[1]["aliases"], [{"alias": "prod", "target": "qv"}])
+            self.assertEqual(server.json("GET", "/v1/models/prod")[0], status)
+            self.post(server, "/admin/v1/adapters", {"name": "other", "path": path("all")})  # saves
+        self.assertEqual(tokens_of(server, "prod")[0], before)
+
     def test_a_killed_process(self):
         server = self.start()
         source = os.path.join(self.folder, "source")

@@ -204,6 +204,13 @@ class Names(test_finetune.Trainer):
             self.ask(model)
         self.assertIn(says, str(e.exception))
 
+    def tokenize(self, model):
+        return self.server.json("POST", "/tokenize", {"model": model, "prompt": "a"})[0]
+
+    def alias(self, alias, target):
+        status, _ = self.server.json("POST", "/admin/v1/adapters/aliases", {"alias": alias, "target": target})
+        self.assertEqual(status, 200)
+
     def test_checkpoints(self):
         self.begin()
         job = self.create(graft={"save_steps": 6}, suffix="x" * 64)
@@ -234,6 +241,14 @@ class Names(test_finetune.Trainer):
                             ("ft:tiny:graft::0123456789ab:ckpt-step-18", "does not exist"),
                             (names[1].replace("graft", "other"), "does not exist")):
             self.refused(openai.NotFoundError, model, says)
+            self.assertEqual(self.tokenize(model), 404)
+            with self.assertRaises(openai.NotFoundError):
+                self.client.models.delete(model)
+        self.assertEqual([self.tokenize(n) for n in names + ["x" * 300, "ft:" + "x" * 300 + ":ckpt-step-1"]],
+                         [200] * 3 + [404] * 2)
+        with self.assertRaises(openai.BadRequestError):
+            self.client.models.delete(names[1])
+        self.alias("best", names[1])
         # Another start loads them anew; a damaged one is refused, and says so.
         self.server.stop()
         folder = os.path.join(self.folder, "jobs", job.id, "checkpoints")
@@ -243,8 +258,29 @@ class Names(test_finetune.Trainer):
             f.seek(-1, os.SEEK_END)
             f.write(bytes([last[0] ^ 1]))
         self.begin("--replicas", "2")
+        self.assertEqual(self.tokenize("best"), 200)
+        self.assertEqual(self.ask("best"), answers[names[1]])
         self.assertEqual(self.ask(names[1]), answers[names[1]])
         self.refused(openai.BadRequestError, names[2], "the checkpoint of step 12")
+        # One that is just being taken away, whose mark goes first.
+        os.unlink(os.path.join(folder, "step-24/COMPLETE"))
+        self.refused(openai.NotFoundError, names[0], "any more")
+        # What an administrator loads is no checkpoint, whatever its name.
+        adapter = os.path.join(self.folder, "jobs", job.id, "adapter")
+        for name in ("ft:x:ckpt-step-1", "ft:y:ckpt-step-1"):
+            self.assertEqual(self.server.json("POST", "/admin/v1/adapters", {"name": name, "path": adapter})[0], 200)
+        self.assertEqual(self.ask("ft:x:ckpt-step-1"), final)
+        self.assertTrue(self.client.models.delete("ft:x:ckpt-step-1").deleted)
+        self.refused(openai.NotFoundError, "ft:x:ckpt-step-1", "does not exist")
+        # The names of a deleted model's checkpoints go with it; those of others, and its files, stay.
+        self.assertTrue(self.client.models.delete(job.fine_tuned_model).deleted)
+        for name in (names[1], "best"):
+            self.refused(openai.NotFoundError, name, "was deleted")
+        self.assertEqual(self.ask("ft:y:ckpt-step-1"), final)
+        self.server.stop()
+        self.begin()
+        self.refused(openai.NotFoundError, "best", "was deleted")
+        self.assertTrue(os.path.exists(os.path.join(folder, "step-18/COMPLETE")))
 
     # What the keep policy takes away is served no more.
     def test_pruned(self):
@@ -283,7 +319,8 @@ class Names(test_finetune.Trainer):
             user.models.delete(name)
         for model, error in (("tiny", openai.BadRequestError), ("none", openai.NotFoundError),
                              (name + "@99", openai.NotFoundError), (name + "@x", openai.NotFoundError),
-                             (name + ":ckpt-step-3", openai.BadRequestError), ("x" * 300, openai.NotFoundError)):
+                             (name + ":ckpt-step-6", openai.BadRequestError),
+                             (name + ":ckpt-step-99", openai.NotFoundError), ("x" * 300, openai.NotFoundError)):
             with self.assertRaises(error):
                 one.models.delete(model)
         gone = one.models.delete(name)

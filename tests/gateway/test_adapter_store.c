@@ -247,10 +247,37 @@ static void test_errors(void **state) {
     close_host(&h);
 }
 
+// An alias lasts over starts that do not have what it stands for, and over what they save.
+static void test_alias_without_target(void **state) {
+    struct world *w = *state;
+    struct host h;
+    struct err_info info = {0};
+    char view[VIEW];
+    ok(open_host(w, &h, w->folder, &info), &info);
+    const struct adapter_load l = {
+        .name = "there", .path = GOLDEN "qv", .promote = true, .in_its_folder = true};
+    uint64_t version;
+    ok(adapter_host_load(&h.adapters, &l, &version, &info), &info);
+    ok(adapter_host_alias(&h.adapters, "c", "there", &info), &info);
+    for (int i = 0; i < 3; i++) {
+        close_host(&h);
+        ok(open_host(w, &h, w->folder, &info), &info);
+        see(&h, view);
+        assert_string_equal(view, i < 2 ? "c -> there\n" : "");
+        assert_false(adp_knows(h.adapters.registry, "c"));
+        if (i == 0)
+            ok(adapter_store_save(&h.adapters, &info), &info);
+        if (i == 1)
+            ok(adapter_host_alias(&h.adapters, "c", NULL, &info), &info);
+    }
+    close_host(&h);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_power_loss, setup, teardown),
         cmocka_unit_test_setup_teardown(test_errors, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_alias_without_target, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -248,6 +248,16 @@ static void aliases(void **state) {
     assert_int_equal(resolve(&x, "prod"), 0);
     assert_int_equal(adp_alias(x.r, "prod", NULL, &x.info), ERR_OK);
     assert_int_equal(adp_alias(x.r, "prod", NULL, &x.info), ERR_NOT_FOUND);
+
+    // One of an earlier process waits for its target.
+    char target[ADP_NAME_MAX + 32];
+    assert_false(adp_alias_target(x.r, "later", target));
+    assert_int_equal(adp_alias_again(x.r, "later", "not:yet", &x.info), ERR_OK);
+    assert_int_equal(adp_alias_again(x.r, "base", "not:yet", &x.info), ERR_INVALID);
+    assert_false(adp_knows(x.r, "later"));
+    assert_true(adp_alias_target(x.r, "later", target));
+    assert_string_equal(target, "not:yet");
+    assert_int_equal(adp_alias(x.r, "later", NULL, &x.info), ERR_OK);
     rx_close(&x);
 }
 
