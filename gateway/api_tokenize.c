@@ -28,12 +28,12 @@ static void with_body(struct gw_request *r, void *arg, handler_fn again, body_fn
     enum err rc = app_check_open(app, &info);
     if (!rc)
         rc = api_json_parse(r->body, r->body_len, &body, &info);
+    if (!rc)
+        rc = api_check_model(app, body, &info);
     if (!rc && waits(r, app, body, arg, again)) {
         json_decref(body);
         return;
     }
-    if (!rc)
-        rc = api_check_model(app, body, &info);
     if (!rc)
         rc = fn(app, body, &r->arena, &out, &info);
     if (!rc && buf_err(&out))

@@ -246,6 +246,7 @@ class Names(test_finetune.Trainer):
                 self.client.models.delete(model)
         self.assertEqual([self.tokenize(n) for n in names + ["x" * 300, "ft:" + "x" * 300 + ":ckpt-step-1"]],
                          [200] * 3 + [404] * 2)
+        self.assertEqual(self.tokenize(names[1] + "\0"), 400)
         with self.assertRaises(openai.BadRequestError):
             self.client.models.delete(names[1])
         self.alias("best", names[1])
