@@ -40,7 +40,9 @@ struct creation {
 static enum err make_creation(struct api_answer *a, struct err_info *info) {
     struct creation *c = (struct creation *)a;
     struct ft_job j;
-    enum err e = ft_job_create(c->d->home, c->tenant, &c->spec, c->seed, c->request, &j, info);
+    enum err e = c->d->check_job ? c->d->check_job(c->d->arg, &c->spec, info) : ERR_OK;
+    if (!e)
+        e = ft_job_create(c->d->home, c->tenant, &c->spec, c->seed, c->request, &j, info);
     if (e)
         return e;
     struct json_w w = json_w_begin(&a->body);
@@ -69,8 +71,6 @@ static enum err read_creation(struct creation *c, const struct gw_request *r,
     enum err e = api_json_parse(r->body, r->body_len, &c->body, info);
     if (!e)
         e = ft_job_spec_read(c->body, &c->spec, info);
-    if (!e && c->d->check_job)
-        e = c->d->check_job(c->d->arg, &c->spec, info);
     c->seed = c->spec.seed;
     if (!e && !c->spec.has_seed)
         e = make_seed(&c->seed, info);

@@ -14,7 +14,8 @@ enum { IO_WAITING = 1024 }; // requests that may wait for an I/O thread
 
 static enum err check_job(void *arg, const struct ft_job_spec *s, struct err_info *info) {
     const struct data_host *h = arg;
-    return job_check(h->app, h->runner.options, s, info);
+    enum err e = job_check(h->app, h->runner.options, s, info);
+    return e ? e : job_check_prompts(h->app, s, info);
 }
 
 static enum err describe_model(void *arg, struct ft_dataset_opts *o, int32_t *context,

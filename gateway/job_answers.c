@@ -35,8 +35,8 @@ static enum err render(const json_t *messages, const char *field, const struct j
     return e;
 }
 
-static enum err read_one(const json_t *item, const char *field, const struct job_prompt_opts *o,
-                         struct tok_ids *ids, struct err_info *info) {
+static enum err read_asked(const json_t *item, const char *where, const struct job_prompt_opts *o,
+                           struct tok_ids *ids, struct err_info *info) {
     const json_t *prompt = json_is_string(item) ? item : json_object_get(item, "prompt");
     const char *text = json_string_value(prompt);
     const struct tok_encode_opts encode = {
@@ -47,11 +47,22 @@ static enum err read_one(const json_t *item, const char *field, const struct job
         e = tokenizer_encode(o->tokenizer, text, json_string_length(prompt), &encode, ids, info);
     } else if (text) {
         messages = json_pack("[{s:s,s:s}]", "role", "user", "content", text);
-        e = messages ? render(messages, field, o, ids, info) : no_memory(info);
+        e = messages ? render(messages, where, o, ids, info) : no_memory(info);
     } else {
-        e = render(json_object_get(item, "messages"), field, o, ids, info);
+        e = render(json_object_get(item, "messages"), where, o, ids, info);
     }
     json_decref(messages);
+    return e;
+}
+
+static enum err read_one(const json_t *item, const char *entry, const struct job_prompt_opts *o,
+                         struct tok_ids *ids, struct err_info *info) {
+    char field[80];
+    const char *below = json_is_string(item)                              ? ""
+                        : json_is_string(json_object_get(item, "prompt")) ? ".prompt"
+                                                                          : ".messages";
+    snprintf(field, sizeof field, "%s%s", entry, below);
+    enum err e = read_asked(item, field, o, ids, info);
     if (e == ERR_CONTEXT || (!e && ids->n >= (size_t)o->max_prompt))
         return err_set(info, ERR_CONTEXT, field,
                        "%s has more tokens than the model takes: %d, answer and all", field,
@@ -60,6 +71,8 @@ static enum err read_one(const json_t *item, const char *field, const struct job
         return err_set(info, ERR_INVALID, field, "%s must hold at least one token", field);
     if (e && e != ERR_NOMEM && !strstr(info->message, field))
         err_prefix(info, "%s", field);
+    if (e && e != ERR_NOMEM && !info->param[0])
+        snprintf(info->param, sizeof info->param, "%s", field);
     return e;
 }
 
@@ -75,7 +88,7 @@ enum err job_prompts_read(const json_t *items, const char *field, const struct j
         return no_memory(info);
     out->n = n;
     for (size_t i = 0; i < n && !e; i++) {
-        char path[96];
+        char path[64];
         snprintf(path, sizeof path, "graft.evaluation.%s[%zu]", field, i);
         out->list[i].item = json_array_get(items, i);
         e = read_one(out->list[i].item, path, o, &out->list[i].ids, info);

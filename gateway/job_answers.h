@@ -29,7 +29,7 @@ struct job_prompt_opts {
 };
 
 // `items`: a list of the job's (NULL: none); `field` is what errors call it. ERR_INVALID, ERR_TEMPLATE,
-// ERR_CONTEXT name the entry.
+// ERR_CONTEXT name the field of the entry, in info->param, too.
 enum err job_prompts_read(const json_t *items, const char *field, const struct job_prompt_opts *o,
                           struct job_prompts *out, struct err_info *info);
 void job_prompts_fini(struct job_prompts *p); // also of zeros

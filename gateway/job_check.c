@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gateway/job_check.h"
+#include "gateway/job_answers.h"
 
 static enum err check_model(const struct app *a, const char *name, struct err_info *info) {
     enum err e = app_check_model(a, name, info);
@@ -28,4 +29,21 @@ enum err job_check(const struct app *a, const struct serve_options *o, const str
                        "(--max-lora-rank)",
                        (long long)s->lora_r, (long long)o->max_lora_rank);
     return ERR_OK;
+}
+
+enum err job_check_prompts(const struct app *a, const struct ft_job_spec *s,
+                           struct err_info *info) {
+    static const char *const lists[] = {"required", "forbidden", "sample_prompts"};
+    const struct job_prompt_opts o = {.tokenizer = a->tokenizer,
+                                      .chat_template = a->template,
+                                      .now = clock_wall_ns(a->clock) / 1000000000,
+                                      .completion = !s->dpo,
+                                      .max_prompt = a->max_model_len};
+    enum err e = ERR_OK;
+    for (size_t i = 0; i < sizeof lists / sizeof *lists && !e; i++) {
+        struct job_prompts p;
+        e = job_prompts_read(json_object_get(s->evaluation, lists[i]), lists[i], &o, &p, info);
+        job_prompts_fini(&p);
+    }
+    return e;
 }

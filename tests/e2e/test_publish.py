@@ -106,12 +106,19 @@ class Publish(test_finetune.Trainer):
 
     def test_refused_prompts(self):
         self.begin()
-        for evaluation, says in (
-                ({"sample_prompts": ["a" * 8000]}, "graft.evaluation.sample_prompts[0] has more tokens"),
-                ({"required": [{"messages": [{"role": "user"}], "output": "x"}]}, "graft.evaluation.required[0]")):
-            job = self.evaluate("failed", **evaluation)
-            self.assertIn(says, job.error.message)
-            self.assertEqual(self.step(job.id), 0)
+        part = {"role": "user", "content": [{"type": "image_url"}]}
+        first = "graft.evaluation.required[0].messages[0]"
+        for evaluation, param in (
+                ({"sample_prompts": ["a" * 8000]}, "graft.evaluation.sample_prompts[0]"),
+                ({"forbidden": [{"prompt": "a" * 8000, "output": "x"}]}, "graft.evaluation.forbidden[0].prompt"),
+                ({"required": [{"messages": [{"role": "user", "content": None}], "output": "x"}]}, first + ".content"),
+                ({"required": [{"messages": [part], "output": "x"}]}, first + ".content[0]"),
+                ({"required": [{"messages": [{"role": "zzz", "content": "a"}], "output": "x"}]}, first)):
+            with self.subTest(param=param), self.assertRaises(openai.BadRequestError) as caught:
+                self.create(graft={"evaluation": evaluation})
+            self.assertEqual(caught.exception.param, param)
+            self.assertIn(param, caught.exception.message)
+        self.assertEqual(list(self.jobs.list()), [])
 
     # The file that was uploaded is no longer what was trained on: nothing is published.
     def test_changed_file(self):

@@ -126,20 +126,26 @@ static void what_cannot_be_asked_is_refused(void **state) {
     struct jx x;
     struct job_prompts p;
     json_t *doc;
-    char longest[600];
+    char longest[600], longer[600];
     jx_open(&x);
+    snprintf(longer, sizeof longer, "[\"a\", {\"prompt\": \"%0400d\"}]", 7);
     snprintf(longest, sizeof longest, "[\"a\", \"%0400d\"]", 7);
+    static const char first[] = "graft.evaluation.required[1].messages[0]";
     const struct {
-        const char *json;
+        const char *json, *param;
         enum err e;
-    } bad[] = {{longest, ERR_CONTEXT},
-               {"[\"a\", {\"messages\": [{\"role\": \"user\"}]}]", ERR_INVALID},
-               {"[\"a\", {\"messages\": [{\"role\": \"king\", \"content\": 5}]}]", ERR_INVALID},
-               {"[\"a\", {\"messages\": []}]", ERR_INVALID}};
+    } bad[] = {
+        {longest, "graft.evaluation.required[1]", ERR_CONTEXT},
+        {longer, "graft.evaluation.required[1].prompt", ERR_CONTEXT},
+        {"[\"a\", {\"messages\": [{\"role\": \"user\"}]}]",
+         "graft.evaluation.required[1].messages[0].content", ERR_INVALID},
+        {"[\"a\", {\"messages\": [{\"role\": \"king\", \"content\": \"a\"}]}]", first, ERR_INVALID},
+        {"[\"a\", {\"messages\": []}]", "graft.evaluation.required[1].messages", ERR_INVALID}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         assert_int_equal(read(&x, bad[i].json, &doc, &p), bad[i].e);
-        if (!strstr(x.info.message, "graft.evaluation.required[1]"))
+        if (!strstr(x.info.message, bad[i].param))
             fail_msg("%s", x.info.message);
+        assert_string_equal(x.info.param, bad[i].param);
         assert_null(p.list);
         json_decref(doc);
     }
