@@ -20,7 +20,9 @@ static const struct opt_def defs[] = {
      "Required.",
      false},
     {OPT_STRING, "output", AT(output), "DIR", NULL, 0, 0, NULL,
-     "Folder for the set, which must be empty or not be there. Required.", false},
+     "Folder for the set, outside of the data folder, which must be empty or not be there. "
+     "Required.",
+     false},
     {OPT_ENUM, "checkpoints", AT(checkpoints), NULL, "newest", 0, 0, "newest|all|none",
      "Which of the job's checkpoints the set gets.", false},
 };

@@ -10,7 +10,9 @@
 #include "gateway/train_run.h"
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -282,8 +284,37 @@ static void remove_below(int dir, int depth) {
     ft_names_fini(&names);
 }
 
+// The output may not be there yet; then its folder is what counts.
+static bool below_home(const struct export_set *s) {
+    char home[PATH_MAX], output[PATH_MAX], above[PATH_MAX];
+    const char *path = s->output;
+    if (!realpath(s->home->path, home))
+        return false;
+    if (!realpath(path, output)) {
+        size_t n = strlen(path);
+        while (n && path[n - 1] == '/')
+            n--;
+        while (n && path[n - 1] != '/')
+            n--;
+        if (n >= sizeof above)
+            return false; // no such folder can be made
+        snprintf(above, sizeof above, "%.*s", n ? (int)n : 1, n ? path : ".");
+        if (!realpath(above, output))
+            return false;
+    }
+    size_t n = strlen(home);
+    return !strncmp(output, home, n) && (!output[n] || output[n] == '/' || home[n - 1] == '/');
+}
+
 static enum err open_output(const struct export_set *s, int *dir, struct err_info *info) {
     struct ft_names names = {0};
+    *dir = -1;
+    if (below_home(s))
+        return err_set(
+            info, ERR_INVALID, "output",
+            "--output %.200s is inside the data folder, which is only read; name a folder "
+            "outside of it",
+            s->output);
     enum err e = durable_make(s->output, 0755, dir, info);
     if (!e)
         e = ft_names_read(*dir, "", false, &names, info);

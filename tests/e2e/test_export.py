@@ -7,6 +7,7 @@ import os
 import random
 import shutil
 import subprocess
+import tempfile
 import time
 import unittest
 
@@ -16,11 +17,16 @@ from server import BIN, TINY
 
 
 class Export(test_finetune.Trainer):
+    def setUp(self):
+        super().setUp()
+        self.sets = tempfile.mkdtemp(prefix="graft-e2e-")
+        self.addCleanup(shutil.rmtree, self.sets)
+
     def graft(self, *arguments):
         return subprocess.run([BIN, *arguments], capture_output=True, text=True)
 
     def export(self, job, name, *options, ok=True):
-        output = os.path.join(self.folder, name)
+        output = os.path.join(self.sets, name)
         r = self.graft("export", job, "--data-dir", self.folder, "--output", output, *options)
         if ok:
             self.assertEqual(r.returncode, 0, r.stderr)
@@ -31,7 +37,7 @@ class Export(test_finetune.Trainer):
         return r.returncode, json.loads(r.stdout)
 
     def resume(self, folder, name, *options):
-        output = os.path.join(self.folder, name)
+        output = os.path.join(self.sets, name)
         r = self.graft("train", "--model", TINY, "--resume", folder, "--output", output, "--cache-dir", self.folder, *options)
         return output, r
 
@@ -77,7 +83,7 @@ class Export(test_finetune.Trainer):
         self.assertGreater(len(steps), 1)
         self.check_set(output, job.id, steps, adapter=True)
         _, r = self.export(job.id, "without", "--checkpoints", "none")
-        self.assertFalse(os.path.exists(os.path.join(self.folder, "without/checkpoints")))
+        self.assertFalse(os.path.exists(os.path.join(self.sets, "without/checkpoints")))
 
     def check_set(self, output, job, steps, adapter):
         m = manifests.check(self, output, "export")
@@ -162,11 +168,24 @@ class Export(test_finetune.Trainer):
         _, r = self.export(job.id, "set", ok=False)
         self.assertEqual(r.returncode, 1)
         self.assertIn(f"{output} is not empty: it holds", r.stderr)
+        link = os.path.join(self.sets, "link")
+        os.symlink(os.path.join(self.folder, "jobs"), link)
+        for name in (self.folder, self.folder + "/jobs/zz//", self.sets + "/../" + os.path.basename(self.folder) + "/zz",
+                     link, link + "/zz"):
+            _, r = self.export(job.id, name, ok=False)
+            self.assertEqual(r.returncode, 1)
+            self.assertIn(f"--output {name} is inside the data folder", r.stderr)
+        self.assertEqual(os.listdir(link), [job.id])
+        r = subprocess.run([BIN, "export", job.id, "--data-dir", ".", "--output", "zz"], cwd=self.folder,
+                           capture_output=True, text=True)
+        self.assertIn("--output zz is inside the data folder", r.stderr)
+        self.export(job.id, self.folder + "-beside")
+        shutil.rmtree(self.folder + "-beside")
         _, r = self.export("ftjob-none", "other", ok=False)
         self.assertEqual(r.returncode, 1)
         self.assertIn("has no job ftjob-none", r.stderr)
-        self.assertFalse(os.path.exists(os.path.join(self.folder, "other")))
-        r = self.graft("export", job.id, "--data-dir", output, "--output", os.path.join(self.folder, "other"))
+        self.assertFalse(os.path.exists(os.path.join(self.sets, "other")))
+        r = self.graft("export", job.id, "--data-dir", output, "--output", os.path.join(self.sets, "other"))
         self.assertEqual(r.returncode, 1)
         self.assertIn("it has no graft.db", r.stderr)
         self.assertEqual(self.graft("export", job.id).returncode, 2)
