@@ -344,7 +344,8 @@ static enum err start(struct serve *s, const char *model, struct err_info *info)
     s->app.metrics = metrics_create();
     if (!s->app.metrics)
         return err_set(info, ERR_NOMEM, NULL, "out of memory");
-    if ((rc = block_signals(s, info)) || (rc = open_keys(s, info)) ||
+    if ((rc = serve_options_check(&s->options, info)) || (rc = block_signals(s, info)) ||
+        (rc = open_keys(s, info)) ||
         (rc = data_host_open(&s->data, &s->options, &s->app, &s->host, &s->log, info)) ||
         (rc = open_server(s, info)))
         return rc;

@@ -52,11 +52,11 @@ static const struct opt_def defs[] = {
     {OPT_FLOAT, "slo-itl-ms", AT(slo_itl_ms), "MS", "0", 0, 60000, NULL,
      "Most time between two tokens of an answer, in milliseconds, that training must leave (p99). "
      "0: none; "
-     "training runs only while there is nothing to compute.",
+     "training runs only while there is nothing to compute. Else at least 0.1.",
      false},
     {OPT_FLOAT, "slo-ttft-ms", AT(slo_ttft_ms), "MS", "0", 0, 3600000, NULL,
      "Most time to an answer's first token that training must leave. 0: none; a prompt that waits "
-     "comes before training.",
+     "comes before training. Else at least 0.1.",
      false},
     HEADING("Adapters"),
     {OPT_FLAG, "enable-lora", AT(enable_lora), NULL, "false", 0, 0, NULL, "Serve LoRA adapters.",
@@ -161,3 +161,17 @@ const struct opt_table serve_option_table = {
     .n = sizeof defs / sizeof *defs,
     .max_positional = 1,
 };
+
+// Less than a step of any model takes, and near 0 it would be no target at all.
+static enum err check_target(const char *name, double ms, struct err_info *info) {
+    return ms == 0 || ms >= 0.1
+               ? ERR_OK
+               : err_set(info, ERR_INVALID, name,
+                         "--%s must be 0 (no target) or at least 0.1 milliseconds, not %g", name,
+                         ms);
+}
+
+enum err serve_options_check(const struct serve_options *o, struct err_info *info) {
+    enum err e = check_target("slo-itl-ms", o->slo_itl_ms, info);
+    return e ? e : check_target("slo-ttft-ms", o->slo_ttft_ms, info);
+}

@@ -47,3 +47,5 @@ struct serve_options {
 };
 
 extern const struct opt_table serve_option_table;
+// What a range cannot say. ERR_INVALID names the option.
+enum err serve_options_check(const struct serve_options *o, struct err_info *info);

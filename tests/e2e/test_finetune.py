@@ -152,11 +152,11 @@ class FineTune(Trainer):
         self.assertEqual(self.jobs.retrieve(job.id).status, "cancelled")
 
     def test_colocation(self):
-        self.begin("--slo-itl-ms", "40", "--slo-ttft-ms", "900")
+        self.begin("--slo-itl-ms", "40", "--slo-ttft-ms", "60000")
         seen = lambda: self.server.json("GET", "/admin/v1/colocation")[1]
         quiet = seen()
         self.assertEqual(quiet["training"], {"job": None, "reason": None})
-        self.assertEqual(quiet["engines"][0]["slo"], {"itl_ms": 40, "ttft_ms": 900})
+        self.assertEqual(quiet["engines"][0]["slo"], {"itl_ms": 40, "ttft_ms": 60000})
         self.assertEqual(quiet["engines"][0]["all"]["slices"]["count"], 0)
         job = self.create(epochs=50, batch=1, graft={"save_steps": 1000})
         self.wait_step(job.id, 3)

@@ -139,6 +139,9 @@ class Operator(unittest.TestCase):
         self.assertIn("/dev/zero", self.refused("--chat-template", "/dev/zero"))
         self.assertIn("memory here", self.refused("--kv-cache-memory-bytes", "900T"))
         self.assertIn("must not be empty", self.refused("--served-model-name", ""))
+        for name in ("--slo-itl-ms", "--slo-ttft-ms"):
+            for value in ("1e-300", "0.09"):
+                self.assertIn(name + " must be 0 (no target)", self.refused(name, value))
 
 
 if __name__ == "__main__":
