@@ -84,7 +84,10 @@ static void hold_off(struct ft_control *c, const struct err_info *info) {
     c->hold_wait = !c->hold_wait ? second : c->hold_wait < minute ? 2 * c->hold_wait : minute;
     c->hold_until = clock_mono_ns(c->home->clock) + c->hold_wait;
     c->room = diskio_room(c->home->dir.fd);
-    complain(c, full ? "they wait for room on the disk" : "they wait", info);
+    char what[256] = "they wait";
+    if (full) // whether or not anything else has found it full
+        snprintf(what, sizeof what, "they wait for room on the disk of %.200s", c->home->path);
+    complain(c, what, info);
     if (full || c->full)
         tell_waiting(c, full);
     c->full = full;
