@@ -26,7 +26,7 @@ static bool same_error(const json_error_t *a, const json_error_t *b) {
 }
 
 static bool is_too_deep(const char *text, size_t n, const json_error_t *e) {
-    int opened = 0;
+    int opened = 1; // what stands innermost counts as a level, too
     for (size_t i = 0; i < n; i++)
         opened += text[i] == '[' || text[i] == '{';
     return json_error_code(e) == json_error_stack_overflow && opened >= DEEPEST;
