@@ -1,9 +1,3 @@
 // SPDX-License-Identifier: Apache-2.0
-// cmocka, with the headers that it wants before its own.
 #pragma once
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "tests/support/cmocka_all.h"

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/base/disk_replay.h"
 #include "base/diskio.h"
+#include "tests/support/temp_folder.h"
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -150,27 +151,6 @@ static void put_file(const char *path, const char *data, size_t n) {
     int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     must(fd >= 0 && write(fd, data, n) == (ssize_t)n, path);
     close(fd);
-}
-
-void replay_folder(char out[64], const char *name) {
-    snprintf(out, 64, "/dev/shm/graft-%s-XXXXXX", name);
-    if (mkdtemp(out))
-        return;
-    snprintf(out, 64, "/tmp/graft-%s-XXXXXX", name);
-    must(mkdtemp(out), out);
-}
-
-void replay_remove(const char *path) {
-    DIR *d = opendir(path);
-    for (struct dirent *x; d && (x = readdir(d));) {
-        char inner[2 * PATH];
-        join(inner, sizeof inner, path, x->d_name);
-        if (strcmp(x->d_name, ".") != 0 && strcmp(x->d_name, "..") != 0 && unlink(inner))
-            replay_remove(inner);
-    }
-    if (d)
-        closedir(d);
-    rmdir(path);
 }
 
 static bool is_db(const char *name) {
@@ -438,7 +418,7 @@ static void try_one(struct run *x) {
         snprintf(x->result.first, sizeof x->result.first, "prefix %d of %d, mark %d, open%s: %s",
                  x->state.prefix, r->n_log, mark, text, why);
     }
-    replay_remove(x->path);
+    temp_remove(x->path);
 }
 
 // All combinations, or the extremes and a sample.
@@ -470,8 +450,8 @@ static void try_prefix(struct run *x, int most) {
 
 struct replay_result replay_run(struct replay *r, int most, replay_check check, void *arg) {
     struct run x = {.state.r = r, .check = check, .arg = arg};
-    char folder[64];
-    replay_folder(folder, "replay");
+    char folder[TEMP_PATH];
+    temp_folder_in_memory(folder, "replay");
     snprintf(x.path, sizeof x.path, "%s/d", folder);
     x.choices = calloc((size_t)r->n_log + 1, sizeof *x.choices);
     must(x.choices, "memory");

@@ -31,8 +31,5 @@ struct replay_result {
 // most: states per prefix.
 struct replay_result replay_run(struct replay *r, int most, replay_check check, void *arg);
 
-// A new folder in memory where there is such a file system: tests sync thousands of times.
-void replay_folder(char out[64], const char *name);
 // For checks: the content of path/name (to be freed), NULL if it is not there.
 char *replay_read(const char *path, const char *name, size_t *n);
-void replay_remove(const char *path); // a whole tree

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/arena.h"
 #include "base/mem.h"
-#include "tests/cmocka_all.h"
+#include "tests/support/cmocka_all.h"
 #include <string.h>
 
 static void test_blocks_are_aligned_and_apart(void **state) {

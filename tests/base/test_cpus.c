@@ -2,33 +2,30 @@
 // Limits of cgroups and NUMA nodes, from folders that stand for /proc and /sys.
 #include "base/cpus.h"
 #include "base/mem.h"
+#include "tests/support/cmocka_all.h"
+#include "tests/support/temp_folder.h"
 #include <sched.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 struct tree {
-    char root[64];
+    char root[TEMP_PATH];
 };
 
 static int setup(void **state) {
     static struct tree t;
-    snprintf(t.root, sizeof t.root, "/tmp/graft_test_cpus_XXXXXX");
+    temp_folder(t.root, "cpus");
     *state = &t;
-    return mkdtemp(t.root) ? 0 : -1;
+    return 0;
 }
 
 static int teardown(void **state) {
     struct tree *t = *state;
-    char command[128];
-    snprintf(command, sizeof command, "rm -rf %s", t->root);
-    return system(command);
+    temp_remove(t->root);
+    return 0;
 }
 
 // Writes a file below the root, and the folders above it.

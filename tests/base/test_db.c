@@ -4,7 +4,8 @@
 #include "base/db.h"
 #include "base/mem.h"
 #include "base/thread.h"
-#include "tests/cmocka_all.h"
+#include "tests/support/assert_ok.h"
+#include "tests/support/temp_folder.h"
 #include <sqlite3.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,48 +19,37 @@ static const struct db_migration list[] = {
     {"colour", "ALTER TABLE things ADD COLUMN colour TEXT NOT NULL DEFAULT 'grey';"},
 };
 
-static char folder[64], path[96];
+static char folder[TEMP_PATH], path[96];
 
 static int setup(void **state) {
     (void)state;
-    strcpy(folder, "/tmp/graft-db-XXXXXX");
-    assert_non_null(mkdtemp(folder));
+    temp_folder(folder, "db");
     snprintf(path, sizeof path, "%s/graft.db", folder);
     return 0;
 }
 
 static int teardown(void **state) {
     (void)state;
-    static const char *const tails[] = {"", "-wal", "-shm"};
-    for (size_t i = 0; i < 3; i++) {
-        char name[128];
-        snprintf(name, sizeof name, "%s%s", path, tails[i]);
-        unlink(name);
-    }
-    return rmdir(folder);
-}
-
-static void ok(enum err e, const struct err_info *info) {
-    if (e)
-        fail_msg("%s: %s", err_name(e), info->message);
+    temp_remove(folder);
+    return 0;
 }
 
 static struct db *open_db(size_t n) {
     struct db *d;
     struct err_info info = {0};
-    ok(db_open(path, list, n, &d, &info), &info);
+    assert_ok(db_open(path, list, n, &d, &info), &info);
     return d;
 }
 
 static int64_t one_int(struct db *d, const char *sql) {
     struct db_rows q;
     struct err_info info = {0};
-    ok(db_begin(d, &info), &info);
-    ok(db_query(d, &q, &info, sql, DB_NONE), &info);
+    assert_ok(db_begin(d, &info), &info);
+    assert_ok(db_query(d, &q, &info, sql, DB_NONE), &info);
     assert_true(db_next(&q));
     int64_t v = db_int(&q, 0);
     enum err e = db_rows_end(&q, &info);
-    ok(db_end(d, e, &info), &info);
+    assert_ok(db_end(d, e, &info), &info);
     return v;
 }
 
@@ -70,21 +60,22 @@ static void test_values(void **state) {
     struct db_rows q;
     size_t n;
     int64_t changed = 0;
-    ok(db_begin(d, &info), &info);
-    ok(db_run(d, &changed, &info, "INSERT INTO things (name, x, raw) VALUES (?, ?, ?)",
-              DB_ARGS(db_t("caf\xc3\xa9"), db_x(0.5), db_b("\0\1", 2))),
-       &info);
+    assert_ok(db_begin(d, &info), &info);
+    assert_ok(db_run(d, &changed, &info, "INSERT INTO things (name, x, raw) VALUES (?, ?, ?)",
+                     DB_ARGS(db_t("caf\xc3\xa9"), db_x(0.5), db_b("\0\1", 2))),
+              &info);
     assert_int_equal(changed, 1);
     assert_int_equal(db_last_id(d), 1);
-    ok(db_run(d, NULL, &info, "INSERT INTO things (id, name) VALUES (?, ?)",
-              DB_ARGS(db_i(INT64_MAX), db_t(NULL))),
-       &info);
-    ok(db_end(d, ERR_OK, &info), &info);
+    assert_ok(db_run(d, NULL, &info, "INSERT INTO things (id, name) VALUES (?, ?)",
+                     DB_ARGS(db_i(INT64_MAX), db_t(NULL))),
+              &info);
+    assert_ok(db_end(d, ERR_OK, &info), &info);
     db_close(d);
     d = open_db(3);
-    ok(db_begin(d, &info), &info);
-    ok(db_query(d, &q, &info, "SELECT id, name, x, raw, colour FROM things ORDER BY id", DB_NONE),
-       &info);
+    assert_ok(db_begin(d, &info), &info);
+    assert_ok(
+        db_query(d, &q, &info, "SELECT id, name, x, raw, colour FROM things ORDER BY id", DB_NONE),
+        &info);
     assert_true(db_next(&q));
     assert_int_equal(db_int(&q, 0), 1);
     assert_string_equal(db_text(&q, 1), "caf\xc3\xa9");
@@ -97,8 +88,8 @@ static void test_values(void **state) {
     assert_true(db_is_null(&q, 1));
     assert_null(db_text(&q, 1));
     assert_false(db_next(&q));
-    ok(db_rows_end(&q, &info), &info);
-    ok(db_end(d, ERR_OK, &info), &info);
+    assert_ok(db_rows_end(&q, &info), &info);
+    assert_ok(db_end(d, ERR_OK, &info), &info);
     db_close(d);
 }
 
@@ -109,12 +100,12 @@ static void test_settings(void **state) {
     struct db_rows q;
     assert_int_equal(one_int(d, "PRAGMA synchronous"), 2); // FULL
     assert_int_equal(one_int(d, "PRAGMA foreign_keys"), 1);
-    ok(db_begin(d, &info), &info);
-    ok(db_query(d, &q, &info, "PRAGMA journal_mode", DB_NONE), &info);
+    assert_ok(db_begin(d, &info), &info);
+    assert_ok(db_query(d, &q, &info, "PRAGMA journal_mode", DB_NONE), &info);
     assert_true(db_next(&q));
     assert_string_equal(db_text(&q, 0), "wal");
-    ok(db_rows_end(&q, &info), &info);
-    ok(db_end(d, ERR_OK, &info), &info);
+    assert_ok(db_rows_end(&q, &info), &info);
+    assert_ok(db_end(d, ERR_OK, &info), &info);
     db_close(d);
 }
 
@@ -122,25 +113,25 @@ static void test_rollback(void **state) {
     (void)state;
     struct err_info info = {0};
     struct db *d = open_db(3);
-    ok(db_begin(d, &info), &info);
-    ok(db_run(d, NULL, &info, "INSERT INTO things (name) VALUES ('a')", DB_NONE), &info);
-    ok(db_end(d, ERR_OK, &info), &info);
+    assert_ok(db_begin(d, &info), &info);
+    assert_ok(db_run(d, NULL, &info, "INSERT INTO things (name) VALUES ('a')", DB_NONE), &info);
+    assert_ok(db_end(d, ERR_OK, &info), &info);
     // A constraint that does not hold: the owner's other changes go with it.
-    ok(db_begin(d, &info), &info);
-    ok(db_run(d, NULL, &info, "INSERT INTO things (name) VALUES ('b')", DB_NONE), &info);
+    assert_ok(db_begin(d, &info), &info);
+    assert_ok(db_run(d, NULL, &info, "INSERT INTO things (name) VALUES ('b')", DB_NONE), &info);
     enum err e = db_run(d, NULL, &info, "INSERT INTO things (name) VALUES ('a')", DB_NONE);
     assert_int_equal(e, ERR_INVALID);
     assert_non_null(strstr(info.message, "things.name"));
     assert_int_equal(db_end(d, e, &info), ERR_INVALID);
     assert_int_equal(one_int(d, "SELECT count(*) FROM things"), 1);
     // Foreign keys hold.
-    ok(db_begin(d, &info), &info);
+    assert_ok(db_begin(d, &info), &info);
     e = db_run(d, NULL, &info, "INSERT INTO parts (thing, n) VALUES (77, 1)", DB_NONE);
     assert_int_equal(e, ERR_INVALID);
     db_end(d, e, &info);
     // A statement that is none.
     struct db_rows q;
-    ok(db_begin(d, &info), &info);
+    assert_ok(db_begin(d, &info), &info);
     assert_int_equal(db_query(d, &q, &info, "SELECT nothing FROM nowhere", DB_NONE), ERR_IO);
     assert_false(db_next(&q));
     assert_int_equal(db_rows_end(&q, &info), ERR_IO);
@@ -153,9 +144,9 @@ static void test_migrations(void **state) {
     (void)state;
     struct err_info info = {0};
     struct db *d = open_db(1);
-    ok(db_begin(d, &info), &info);
-    ok(db_run(d, NULL, &info, "INSERT INTO things (name) VALUES ('old')", DB_NONE), &info);
-    ok(db_end(d, ERR_OK, &info), &info);
+    assert_ok(db_begin(d, &info), &info);
+    assert_ok(db_run(d, NULL, &info, "INSERT INTO things (name) VALUES ('old')", DB_NONE), &info);
+    assert_ok(db_end(d, ERR_OK, &info), &info);
     db_close(d);
     d = open_db(3); // the later ones are applied, and what was there stays
     assert_int_equal(one_int(d, "SELECT count(*) FROM things WHERE colour = 'grey'"), 1);
@@ -199,9 +190,9 @@ static void test_committed_lasts(void **state) {
     (void)state;
     struct err_info info = {0};
     struct db *d = open_db(3), *other;
-    ok(db_begin(d, &info), &info);
-    ok(db_run(d, NULL, &info, "INSERT INTO things (name) VALUES ('kept')", DB_NONE), &info);
-    ok(db_end(d, ERR_OK, &info), &info);
+    assert_ok(db_begin(d, &info), &info);
+    assert_ok(db_run(d, NULL, &info, "INSERT INTO things (name) VALUES ('kept')", DB_NONE), &info);
+    assert_ok(db_end(d, ERR_OK, &info), &info);
     other = open_db(3);
     assert_int_equal(one_int(other, "SELECT count(*) FROM things"), 1);
     db_close(other);
@@ -271,7 +262,7 @@ static enum err whole_life(struct err_info *info) {
 static void test_without_memory(void **state) {
     (void)state;
     struct err_info info = {0};
-    ok(whole_life(&info), &info);
+    assert_ok(whole_life(&info), &info);
     enum err e = ERR_NOMEM;
     for (uint64_t nth = 1; e; nth++) {
         mem_fail_after(nth, false);

@@ -4,7 +4,8 @@
 #include "base/diskio.h"
 #include "base/durable.h"
 #include "tests/base/disk_replay.h"
-#include "tests/cmocka_all.h"
+#include "tests/support/assert_ok.h"
+#include "tests/support/temp_folder.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -13,12 +14,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static char folder[64];
+static char folder[TEMP_PATH];
 static int dir;
 
 static int setup(void **state) {
     (void)state;
-    replay_folder(folder, "diskio");
+    temp_folder_in_memory(folder, "diskio");
     dir = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     return dir < 0;
 }
@@ -26,13 +27,8 @@ static int setup(void **state) {
 static int teardown(void **state) {
     (void)state;
     close(dir);
-    replay_remove(folder);
+    temp_remove(folder);
     return 0;
-}
-
-static void ok(enum err e, const struct err_info *info) {
-    if (e)
-        fail_msg("%s: %s", err_name(e), info->message);
 }
 
 // ---- a file that is written twice: mark 1 and 2 say that it was acknowledged
@@ -62,7 +58,7 @@ static void put_twice(struct replay *r, void (*put)(const char *text)) {
 
 static void put_well(const char *text) {
     struct err_info info = {0};
-    ok(durable_put(dir, "state", text, strlen(text), &info), &info);
+    assert_ok(durable_put(dir, "state", text, strlen(text), &info), &info);
 }
 
 static void test_put(void **state) {
@@ -135,15 +131,15 @@ static void test_append(void **state) {
     struct durable d;
     struct err_info info = {0};
     struct replay *r = replay_begin(folder);
-    ok(durable_put(dir, "lines", "head\n", 5, &info), &info);
+    assert_ok(durable_put(dir, "lines", "head\n", 5, &info), &info);
     replay_mark(r, 1);
-    ok(durable_append(&d, dir, "lines", &info), &info);
-    ok(durable_write(&d, "one\n", 4, &info), &info);
-    ok(durable_write(&d, "two\n", 4, &info), &info);
-    ok(durable_sync(&d, &info), &info);
+    assert_ok(durable_append(&d, dir, "lines", &info), &info);
+    assert_ok(durable_write(&d, "one\n", 4, &info), &info);
+    assert_ok(durable_write(&d, "two\n", 4, &info), &info);
+    assert_ok(durable_sync(&d, &info), &info);
     replay_mark(r, 2);
-    ok(durable_write(&d, "three\n", 6, &info), &info);
-    ok(durable_sync(&d, &info), &info);
+    assert_ok(durable_write(&d, "three\n", 6, &info), &info);
+    assert_ok(durable_sync(&d, &info), &info);
     replay_mark(r, 3);
     durable_abort(&d); // the file stays
     replay_end(r);
@@ -196,7 +192,7 @@ static void test_faults(void **state) {
             free(found);
         }
     // Nothing is left beside it.
-    ok(durable_remove(dir, "state", &info), &info);
+    assert_ok(durable_remove(dir, "state", &info), &info);
     assert_int_equal(unlinkat(AT_FDCWD, folder, AT_REMOVEDIR), 0);
     assert_int_equal(mkdir(folder, 0700), 0);
 }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Files written aside, and the folder that one process owns.
 #include "base/durable.h"
-#include "tests/cmocka_all.h"
-#include <dirent.h>
+#include "tests/support/assert_ok.h"
+#include "tests/support/disk.h"
+#include "tests/support/temp_folder.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -14,39 +15,21 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static char folder[64];
+static char folder[TEMP_PATH];
 static int dir;
 
 static int setup(void **state) {
     (void)state;
-    strcpy(folder, "/tmp/graft-durable-XXXXXX");
-    assert_non_null(mkdtemp(folder));
+    temp_folder(folder, "durable");
     dir = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     return dir < 0;
 }
 
 static int teardown(void **state) {
     (void)state;
-    char command[128];
     close(dir);
-    snprintf(command, sizeof command, "rm -rf %s", folder);
-    return system(command);
-}
-
-static void ok(enum err e, const struct err_info *info) {
-    if (e)
-        fail_msg("%s: %s", err_name(e), info->message);
-}
-
-static size_t entries(int at) {
-    int fd = openat(at, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR *list = fdopendir(fd);
-    size_t n = 0;
-    assert_non_null(list);
-    for (struct dirent *e; (e = readdir(list)) != NULL;)
-        n += strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0;
-    closedir(list);
-    return n;
+    temp_remove(folder);
+    return 0;
 }
 
 static void assert_content(const char *name, const char *want) {
@@ -63,38 +46,38 @@ static void test_write(void **state) {
     (void)state;
     struct durable d;
     struct err_info info = {0};
-    ok(durable_begin(&d, dir, "one", &info), &info);
-    ok(durable_write(&d, "hello ", 6, &info), &info);
+    assert_ok(durable_begin(&d, dir, "one", &info), &info);
+    assert_ok(durable_write(&d, "hello ", 6, &info), &info);
     assert_int_equal(faccessat(dir, "one", F_OK, 0), -1); // not before it is whole
-    ok(durable_write(&d, "world", 5, &info), &info);
-    ok(durable_write(&d, NULL, 0, &info), &info);
+    assert_ok(durable_write(&d, "world", 5, &info), &info);
+    assert_ok(durable_write(&d, NULL, 0, &info), &info);
     assert_int_equal(d.bytes, 11);
-    ok(durable_commit(&d, &info), &info);
+    assert_ok(durable_commit(&d, &info), &info);
     durable_abort(&d); // does nothing any more
     assert_content("one", "hello world");
-    ok(durable_put(dir, "one", "again", 5, &info), &info); // replaces it
+    assert_ok(durable_put(dir, "one", "again", 5, &info), &info); // replaces it
     assert_content("one", "again");
-    assert_int_equal(entries(dir), 1);
-    ok(durable_remove(dir, "one", &info), &info);
+    assert_int_equal(disk_entries(dir, "."), 1);
+    assert_ok(durable_remove(dir, "one", &info), &info);
     assert_int_equal(durable_remove(dir, "one", &info), ERR_NOT_FOUND);
     assert_non_null(strstr(info.message, "one"));
-    assert_int_equal(entries(dir), 0);
+    assert_int_equal(disk_entries(dir, "."), 0);
 }
 
 static void test_abort_and_clean(void **state) {
     (void)state;
     struct durable a, b;
     struct err_info info = {0};
-    ok(durable_put(dir, "kept", "x", 1, &info), &info);
-    ok(durable_begin(&a, dir, "kept", &info), &info);
-    ok(durable_write(&a, "yy", 2, &info), &info);
-    ok(durable_begin(&b, dir, "kept", &info), &info); // two at once do not meet
-    assert_int_equal(entries(dir), 3);
+    assert_ok(durable_put(dir, "kept", "x", 1, &info), &info);
+    assert_ok(durable_begin(&a, dir, "kept", &info), &info);
+    assert_ok(durable_write(&a, "yy", 2, &info), &info);
+    assert_ok(durable_begin(&b, dir, "kept", &info), &info); // two at once do not meet
+    assert_int_equal(disk_entries(dir, "."), 3);
     durable_abort(&a);
-    assert_int_equal(entries(dir), 2);
+    assert_int_equal(disk_entries(dir, "."), 2);
     close(b.fd); // as if the process had died here
-    ok(durable_clean(dir, &info), &info);
-    assert_int_equal(entries(dir), 1);
+    assert_ok(durable_clean(dir, &info), &info);
+    assert_int_equal(disk_entries(dir, "."), 1);
     assert_content("kept", "x");
     assert_int_equal(durable_clean(-1, &info), ERR_IO);
 }
@@ -115,7 +98,7 @@ static void test_names(void **state) {
         assert_int_equal(durable_folder(dir, bad[i], &fd, &info), ERR_INVALID);
     }
     assert_int_equal(durable_begin(&d, dir, longer, &info), ERR_INVALID);
-    assert_int_equal(entries(dir), 0);
+    assert_int_equal(disk_entries(dir, "."), 0);
 }
 
 static void test_folder(void **state) {
@@ -123,9 +106,9 @@ static void test_folder(void **state) {
     struct err_info info = {0};
     int fd;
     for (int i = 0; i < 2; i++) {
-        ok(durable_folder(dir, "files", &fd, &info), &info);
-        ok(durable_put(fd, "f", "1", 1, &info), &info);
-        assert_int_equal(entries(fd), 1);
+        assert_ok(durable_folder(dir, "files", &fd, &info), &info);
+        assert_ok(durable_put(fd, "f", "1", 1, &info), &info);
+        assert_int_equal(disk_entries(fd, "."), 1);
         close(fd);
     }
     // A link in its place is not followed.
@@ -150,14 +133,14 @@ static void test_errors(void **state) {
     enum err e = durable_put(dir, "big", "123456789", 9, &info);
     setrlimit(RLIMIT_FSIZE, &before);
     assert_int_equal(e, ERR_IO);
-    assert_int_equal(entries(dir), 0);
+    assert_int_equal(disk_entries(dir, "."), 0);
     // A descriptor that cannot be synced.
     int pipefd[2];
     assert_int_equal(pipe(pipefd), 0);
     d = (struct durable){.dir = dir, .fd = pipefd[1], .name = "p", .aside = ".aside-p"};
     assert_int_equal(durable_commit(&d, &info), ERR_IO);
     close(pipefd[0]);
-    assert_int_equal(entries(dir), 0);
+    assert_int_equal(disk_entries(dir, "."), 0);
 }
 
 static void test_data_dir(void **state) {
@@ -167,11 +150,11 @@ static void test_data_dir(void **state) {
     char path[96], who[64];
     struct stat st;
     snprintf(path, sizeof path, "%s/data", folder);
-    ok(data_dir_open(path, &d, &info), &info);
+    assert_ok(data_dir_open(path, &d, &info), &info);
     assert_int_equal(stat(path, &st), 0);
     assert_int_equal(st.st_mode & 0777, 0700);
     struct durable left;
-    ok(durable_begin(&left, d.fd, "left", &info), &info);
+    assert_ok(durable_begin(&left, d.fd, "left", &info), &info);
     close(left.fd);
     assert_int_equal(data_dir_open(path, &second, &info), ERR_INVALID);
     snprintf(who, sizeof who, "process %ld on ", (long)getpid());
@@ -180,13 +163,13 @@ static void test_data_dir(void **state) {
     assert_string_equal(info.param, "data-dir");
     data_dir_close(&second); // harmless
     data_dir_close(&d);
-    ok(data_dir_open(path, &d, &info), &info); // and then it is free
-    assert_int_equal(entries(d.fd), 1);        // the lock; the rest of before was cleaned
+    assert_ok(data_dir_open(path, &d, &info), &info); // and then it is free
+    assert_int_equal(disk_entries(d.fd, "."), 1);     // the lock; the rest of before was cleaned
     data_dir_close(&d);
     snprintf(path, sizeof path, "%s/not/there", folder);
     assert_int_equal(data_dir_open(path, &d, &info), ERR_NOT_FOUND);
     assert_non_null(strstr(info.message, "not/there"));
-    ok(durable_put(dir, "file", "", 0, &info), &info);
+    assert_ok(durable_put(dir, "file", "", 0, &info), &info);
     snprintf(path, sizeof path, "%s/file", folder);
     assert_int_equal(data_dir_open(path, &d, &info), ERR_IO);
 }
@@ -211,7 +194,7 @@ static void test_lock_of_a_dead_process(void **state) {
     assert_int_equal(data_dir_open(folder, &d, &info), ERR_INVALID);
     kill(child, SIGKILL);
     assert_int_equal(waitpid(child, NULL, 0), child);
-    ok(data_dir_open(folder, &d, &info), &info);
+    assert_ok(data_dir_open(folder, &d, &info), &info);
     data_dir_close(&d);
     close(pipefd[0]);
     close(pipefd[1]);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/hash.h"
-#include "tests/cmocka_all.h"
+#include "tests/support/cmocka_all.h"
 #include <string.h>
 
 // SipHash-2-4 of the bytes 0, 1, 2, ... under the key 0, 1, ..., 15: first vectors of the paper's reference.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/io_pool.h"
 #include "base/mem.h"
-#include "tests/cmocka_all.h"
+#include "tests/support/cmocka_all.h"
 #include <stdatomic.h>
 #include <sys/resource.h>
 #include <time.h>

@@ -3,7 +3,8 @@
 // with a byte taken out, and with one put in. Without memory there is a value that is the document's or none.
 #include "base/json_load.h"
 #include "base/mem.h"
-#include "tests/cmocka_all.h"
+#include "tests/support/cmocka_all.h"
+#include "tests/support/temp_folder.h"
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -163,8 +164,10 @@ static void test_long_tokens(void **state) {
 
 static void test_file(void **state) {
     (void)state;
-    char name[] = "/tmp/graft-json-XXXXXX";
-    int fd = mkstemp(name);
+    char folder[TEMP_PATH], path[TEMP_PATH + 8];
+    temp_folder(folder, "json");
+    snprintf(path, sizeof path, "%s/file", folder);
+    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     assert_true(fd >= 0);
     assert_null(json_load_fd(fd, 100, 0)); // empty
     assert_int_equal(write(fd, "{\"a\":1}\n", 8), 8);
@@ -174,10 +177,10 @@ static void test_file(void **state) {
     assert_null(json_load_fd(fd, 7, 0));
     assert_null(json_load_fd(-1, 100, 0));
     close(fd);
-    fd = open("/tmp", O_RDONLY | O_DIRECTORY);
+    fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     assert_null(json_load_fd(fd, 100000, 0));
     close(fd);
-    unlink(name);
+    temp_remove(folder);
 }
 
 int main(void) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/json_write.h"
-#include "tests/cmocka_all.h"
+#include "tests/support/cmocka_all.h"
 #include <jansson.h>
 #include <math.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/log.h"
-#include "tests/cmocka_all.h"
+#include "tests/support/cmocka_all.h"
 #include <jansson.h>
 #include <string.h>
 #include <unistd.h>

@@ -2,7 +2,7 @@
 #include "base/mailbox.h"
 #include "base/mem.h"
 #include "base/thread.h"
-#include "tests/cmocka_all.h"
+#include "tests/support/cmocka_all.h"
 
 enum { SENDERS = 4, MESSAGES = 20000 };
 

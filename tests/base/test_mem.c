@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/mem.h"
-#include "tests/cmocka_all.h"
+#include "tests/support/cmocka_all.h"
 #include <string.h>
 
 static void test_fail_the_nth(void **state) {

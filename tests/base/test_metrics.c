@@ -2,7 +2,7 @@
 #include "base/mem.h"
 #include "base/metrics.h"
 #include "base/thread.h"
-#include "tests/cmocka_all.h"
+#include "tests/support/cmocka_all.h"
 
 static void test_exposition(void **state) {
     (void)state;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/options.h"
-#include "tests/cmocka_all.h"
+#include "tests/support/cmocka_all.h"
 #include <stdlib.h>
 #include <string.h>
 

@@ -3,16 +3,12 @@
 #include "base/mem.h"
 #include "base/pool.h"
 #include "base/thread.h"
+#include "tests/support/cmocka_all.h"
 #include <sched.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 #include <time.h>
-
-#include <cmocka.h>
 
 static struct pool *make(int threads) {
     struct pool_config cfg = {.threads = threads};

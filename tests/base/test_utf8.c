@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/utf8.h"
-#include "tests/cmocka_all.h"
+#include "tests/support/cmocka_all.h"
 #include <string.h>
 
 static void test_every_scalar_round_trips(void **state) {

@@ -1,50 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/finetune/dataset_support.h"
-#include "tests/cmocka_all.h"
-#include <dirent.h>
+#include "tests/support/assert_ok.h"
+#include "tests/support/disk.h"
+#include "tests/support/temp_folder.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 const char ds_chatml[] =
     "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>' + "
     "'\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
 
-static char *slurp(const char *path, size_t *len) {
-    FILE *f = fopen(path, "rb");
-    if (!f)
-        fail_msg("%s cannot be opened", path);
-    fseek(f, 0, SEEK_END);
-    size_t size = (size_t)ftell(f);
-    rewind(f);
-    char *data = malloc(size + 1);
-    assert_non_null(data);
-    *len = fread(data, 1, size, f);
-    data[*len] = '\0';
-    fclose(f);
-    return data;
-}
-
-static void ok(enum err rc, const struct err_info *info) {
-    if (rc)
-        fail_msg("%s: %s", err_name(rc), info->message);
-}
-
 void ds_open(struct ds *d, const char *tokenizer, const char *bos, const char *eos,
              const char *template_text) {
     char path[128], config[128];
     size_t len;
-    *d = (struct ds){.folder = "/tmp/graft-data-XXXXXX"};
-    assert_non_null(mkdtemp(d->folder));
+    *d = (struct ds){0};
+    temp_folder(d->folder, "dataset");
     snprintf(path, sizeof path, "tests/golden/tokenizer/%s.json", tokenizer);
     snprintf(config, sizeof config, "{\"bos_token\":\"%s\",\"eos_token\":\"%s\"}", bos, eos);
-    char *json = slurp(path, &len);
-    ok(tokenizer_from_hf(json, len, config, strlen(config), &d->tokenizer, &d->info), &d->info);
+    char *json = disk_read(path, &len);
+    assert_ok(tokenizer_from_hf(json, len, config, strlen(config), &d->tokenizer, &d->info),
+              &d->info);
     free(json);
     if (template_text)
-        ok(chat_template_parse(template_text, strlen(template_text), &d->chat_template, &d->info),
-           &d->info);
+        assert_ok(
+            chat_template_parse(template_text, strlen(template_text), &d->chat_template, &d->info),
+            &d->info);
     d->opts = (struct ft_dataset_opts){
         .tokenizer = d->tokenizer,
         .chat_template = d->chat_template,
@@ -59,14 +41,7 @@ void ds_open_chatml(struct ds *d) {
 }
 
 void ds_close(struct ds *d) {
-    DIR *dir = opendir(d->folder);
-    struct dirent *e;
-    while (dir && (e = readdir(dir)))
-        if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0)
-            unlink(ds_path(d, e->d_name));
-    if (dir)
-        closedir(dir);
-    rmdir(d->folder);
+    temp_remove(d->folder);
     chat_template_destroy(d->chat_template);
     tokenizer_destroy(d->tokenizer);
 }
@@ -99,7 +74,7 @@ enum err ds_build_text(struct ds *d, const char *text) {
 
 struct ft_dataset *ds_load(struct ds *d, const char *name) {
     struct ft_dataset *out = NULL;
-    ok(ft_dataset_open(ds_path(d, name), &out, &d->info), &d->info);
+    assert_ok(ft_dataset_open(ds_path(d, name), &out, &d->info), &d->info);
     return out;
 }
 

@@ -2,10 +2,11 @@
 // What the tests of training data share: a folder for files, a small tokenizer and a template.
 #pragma once
 #include "finetune/dataset.h"
+#include "tests/support/temp_folder.h"
 #include <jansson.h>
 
 struct ds {
-    char folder[64];
+    char folder[TEMP_PATH];
     struct tokenizer *tokenizer;
     struct chat_template *chat_template;
     struct ft_dataset_opts opts;

@@ -1,40 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/finetune/jobs_world.h"
-#include "base/json_load.h"
 #include "base/mem.h"
-#include "finetune/files.h"
-#include "tests/cmocka_all.h"
+#include "tests/finetune/home_fixture.h"
+#include "tests/support/cmocka_all.h"
+#include "tests/support/temp_folder.h"
+#include "tests/support/wait.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
-
-void jw_ok(enum err e, const struct err_info *info) {
-    if (e)
-        fail_msg("%s: %s", err_name(e), info->message);
-}
 
 void jw_open_home(struct world *w) {
     struct err_info info = {0};
     const struct ft_home_config cfg = {
         .path = w->folder, .clock = &w->clock.clock, .max_file_bytes = 1 << 20};
-    jw_ok(ft_home_open(&w->home, &cfg, &info), &info);
+    assert_ok(ft_home_open(&w->home, &cfg, &info), &info);
 }
 
 void jw_upload(struct world *w, char id[FT_ID_MAX]) {
     struct err_info info = {0};
-    struct ft_upload u;
-    struct ft_file f = {.filename = "a.jsonl", .purpose = "fine-tune"};
-    jw_ok(ft_upload_begin(&w->home, &u, &info), &info);
-    jw_ok(ft_upload_write(&u, "{}\n", 3, &info), &info);
-    jw_ok(ft_upload_commit(&u, &f, &info), &info);
-    strcpy(id, f.id);
+    assert_ok(home_upload(&w->home, "{}\n", 3, id, &info), &info);
 }
 
 int jw_setup(void **state) {
     struct world *w = calloc(1, sizeof *w);
-    strcpy(w->folder, "/tmp/graft-jobs-XXXXXX");
-    assert_non_null(mkdtemp(w->folder));
+    temp_folder(w->folder, "jobs");
     clock_manual_init(&w->clock, 1, 1700000000LL * 1000000000);
     pthread_mutex_init(&w->mutex, NULL);
     w->obey = true;
@@ -46,11 +35,9 @@ int jw_setup(void **state) {
 
 int jw_teardown(void **state) {
     struct world *w = *state;
-    char command[128];
     ft_control_stop(w->control);
     ft_home_close(&w->home);
-    snprintf(command, sizeof command, "rm -rf '%s'", w->folder);
-    assert_int_equal(system(command), 0);
+    temp_remove(w->folder);
     pthread_mutex_destroy(&w->mutex);
     free(w);
     assert_int_equal(mem_live_blocks(), 0);
@@ -59,48 +46,26 @@ int jw_teardown(void **state) {
 
 enum err jw_try_create(struct world *w, uint64_t tenant, const char *body, char id[FT_ID_MAX],
                        struct err_info *info) {
-    char text[2048];
-    struct ft_job_spec spec;
-    struct ft_job j;
-    char *request = NULL;
-    snprintf(text, sizeof text, "{\"model\": \"tiny\", \"training_file\": \"%s\"%s%s}", w->file,
-             body[0] ? ", " : "", body);
-    json_t *o = json_load_text(text, strlen(text), 0, NULL);
-    if (!o) // what callers ask for is well formed
-        return err_set(info, ERR_NOMEM, NULL, "out of memory");
-    enum err e = ft_job_spec_read(o, &spec, info);
-    if (!e)
-        e = ft_job_spec_store(o, 7, &request, info);
-    if (!e)
-        e = ft_job_create(&w->home, tenant, &spec, 7, request, &j, info);
-    if (!e) {
-        strcpy(id, j.id);
-        ft_job_fini(&j);
-    }
-    mem_free(request);
-    json_decref(o);
-    return e;
+    char fields[1024];
+    snprintf(fields, sizeof fields, "%s%s", body[0] ? ", " : "", body);
+    return home_job_create(&w->home, tenant, w->file, fields, id, info);
 }
 
 void jw_create(struct world *w, const char *body, char id[FT_ID_MAX]) {
     struct err_info info = {0};
-    jw_ok(jw_try_create(w, 0, body, id, &info), &info);
+    assert_ok(jw_try_create(w, 0, body, id, &info), &info);
 }
 
 struct ft_job jw_get(struct world *w, const char *id) {
     struct err_info info = {0};
     struct ft_job j;
-    jw_ok(ft_job_get(&w->home, jw_mine, id, &j, &info), &info);
+    assert_ok(ft_job_get(&w->home, jw_mine, id, &j, &info), &info);
     ft_job_fini(&j);
     return j;
 }
 
-void jw_nap(void) {
-    nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
-}
-
 void jw_wait_state(struct world *w, const char *id, enum ft_job_state s) {
-    for (int i = 0; i < 5000; i++, jw_nap())
+    for (struct wait wait = {0}; wait_more(&wait);)
         if (jw_get(w, id).state == s)
             return;
     fail_msg("%s is %s, not %s", id, ft_job_state_text(jw_get(w, id).state), ft_job_state_text(s));
@@ -127,7 +92,7 @@ void jw_events(struct world *w, const char *id, struct texts *t) {
     bool more;
     const struct ft_page page = {.job = id, .after_seq = 0, .limit = 100};
     *t = (struct texts){0};
-    jw_ok(ft_event_list(&w->home, &page, add_text, t, &more, NULL, &info), &info);
+    assert_ok(ft_event_list(&w->home, &page, add_text, t, &more, NULL, &info), &info);
 }
 
 void jw_assert_event(struct world *w, const char *id, const char *text) {
@@ -147,7 +112,7 @@ enum err jw_run_validate(void *arg, const struct ft_job *j, bool (*cancelled)(vo
     bool slow = w->slow;
     pthread_mutex_unlock(&w->mutex);
     while (slow && !cancelled(cancelled_arg))
-        jw_nap();
+        wait_nap();
     if (slow)
         return err_set(info, ERR_CANCELLED, NULL, "cancelled");
     if (e == ERR_INVALID)
@@ -190,7 +155,7 @@ void jw_start_control(struct world *w) {
     struct err_info info = {0};
     const struct ft_job_runner r = {
         .validate = jw_run_validate, .start = jw_run_start, .stop = jw_run_stop, .arg = w};
-    jw_ok(ft_control_start(&w->home, &r, &w->control, &info), &info);
+    assert_ok(ft_control_start(&w->home, &r, &w->control, &info), &info);
 }
 
 void jw_succeed(struct world *w) {
@@ -199,7 +164,7 @@ void jw_succeed(struct world *w) {
 }
 
 void jw_wait_running(struct world *w, const char *id) {
-    for (int i = 0; i < 5000; i++, jw_nap()) {
+    for (struct wait wait = {0}; wait_more(&wait);) {
         pthread_mutex_lock(&w->mutex);
         bool is = !strcmp(w->running, id);
         pthread_mutex_unlock(&w->mutex);

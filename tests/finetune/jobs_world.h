@@ -4,11 +4,13 @@
 #pragma once
 #include "finetune/job_control.h"
 #include "finetune/job_log.h"
+#include "tests/support/assert_ok.h"
+#include "tests/support/temp_folder.h"
 #include <pthread.h>
 #include <stdbool.h>
 
 struct world {
-    char folder[64];
+    char folder[TEMP_PATH];
     struct clock_manual clock;
     struct ft_home home;
     char file[FT_ID_MAX];
@@ -32,7 +34,6 @@ static const struct ft_job_owner jw_mine = {0, false};
 
 int jw_setup(void **state); // *state: a struct world
 int jw_teardown(void **state);
-void jw_ok(enum err e, const struct err_info *info);
 void jw_open_home(struct world *w);
 void jw_upload(struct world *w, char id[FT_ID_MAX]);
 
@@ -53,6 +54,5 @@ void jw_run_stop(void *arg, enum ft_stop why);
 void jw_start_control(struct world *w);
 void jw_end_job(struct world *w, const struct ft_job_end *end);
 void jw_succeed(struct world *w);
-void jw_nap(void);
 void jw_wait_state(struct world *w, const char *id, enum ft_job_state s);
 void jw_wait_running(struct world *w, const char *id);

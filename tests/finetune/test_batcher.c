@@ -4,8 +4,8 @@
 #include "base/hash.h"
 #include "base/mem.h"
 #include "finetune/batcher.h"
-#include "tests/cmocka_all.h"
 #include "tests/finetune/dataset_support.h"
+#include "tests/support/cmocka_all.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -3,18 +3,16 @@
 // before it is taken; the policy of what is kept.
 #include "base/mem.h"
 #include "finetune/checkpoint.h"
+#include "tests/support/assert_ok.h"
+#include "tests/support/temp_folder.h"
 #include <dirent.h>
 #include <fcntl.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 static const struct mdl_config config = {.architecture = "llama",
                                          .n_layers = 2,
@@ -30,17 +28,12 @@ static const char *const files[] = {
 enum { FILES = sizeof files / sizeof *files };
 
 struct place {
-    char dir[64];
+    char dir[TEMP_PATH];
     struct ft_manifest manifest;
     struct ft_moments x;
     struct err_info info;
     char name[FT_CHECKPOINT_NAME];
 };
-
-static void check(enum err e, const struct err_info *info) {
-    if (e)
-        fail_msg("%s: %s", err_name(e), info->message);
-}
 
 static void fill(struct mdl_adapter *a, float first) {
     float *v = a->memory;
@@ -50,13 +43,12 @@ static void fill(struct mdl_adapter *a, float first) {
 
 static int open_place(void **state) {
     struct place *p = mem_zalloc(sizeof *p);
-    strcpy(p->dir, "/tmp/graft-checkpoint-XXXXXX");
-    assert_non_null(mkdtemp(p->dir));
+    temp_folder(p->dir, "checkpoint");
     struct mdl_adapter **const all[] = {&p->x.w, &p->x.m, &p->x.v};
     for (int i = 0; i < 3; i++) {
-        check(mdl_adapter_create(&config, 1U << MDL_TARGET_Q | 1U << MDL_TARGET_DOWN, 3, 6, false,
-                                 all[i], &p->info),
-              &p->info);
+        assert_ok(mdl_adapter_create(&config, 1U << MDL_TARGET_Q | 1U << MDL_TARGET_DOWN, 3, 6,
+                                     false, all[i], &p->info),
+                  &p->info);
         fill(*all[i], (float)i);
     }
     p->manifest = (struct ft_manifest){.run_id = "run-1",
@@ -72,24 +64,9 @@ static int open_place(void **state) {
     return 0;
 }
 
-static void remove_all(const char *path) {
-    DIR *d = opendir(path);
-    assert_non_null(d);
-    for (struct dirent *x; (x = readdir(d));) {
-        char inner[512];
-        snprintf(inner, sizeof inner, "%s/%s", path, x->d_name);
-        if (!strcmp(x->d_name, ".") || !strcmp(x->d_name, ".."))
-            continue;
-        if (unlink(inner))
-            remove_all(inner);
-    }
-    closedir(d);
-    rmdir(path);
-}
-
 static int close_place(void **state) {
     struct place *p = *state;
-    remove_all(p->dir);
+    temp_remove(p->dir);
     ft_moments_fini(&p->x);
     mem_free(p);
     return 0;
@@ -109,8 +86,8 @@ static struct ft_state state_at(int64_t step) {
 
 static void write_step(struct place *p, int64_t step) {
     struct ft_state s = state_at(step);
-    check(ft_checkpoint_write(p->dir, &config, &s, &p->x, &p->manifest, p->name, &p->info),
-          &p->info);
+    assert_ok(ft_checkpoint_write(p->dir, &config, &s, &p->x, &p->manifest, p->name, &p->info),
+              &p->info);
 }
 
 static char *path_of(const struct place *p, const char *name, const char *file) {
@@ -131,7 +108,7 @@ static void test_round_trip(void **state) {
     struct ft_moments x;
     write_step(p, 12);
     assert_string_equal(p->name, "step-12");
-    check(ft_checkpoint_read(path_of(p, "step-12", ""), &config, &s, &x, &p->info), &p->info);
+    assert_ok(ft_checkpoint_read(path_of(p, "step-12", ""), &config, &s, &x, &p->info), &p->info);
     struct ft_state was = state_at(12);
     assert_int_equal(s.step, was.step);
     assert_int_equal(s.exponent, was.exponent);
@@ -158,7 +135,7 @@ static void test_round_trip(void **state) {
             }
     ft_moments_fini(&x);
     json_t *m;
-    check(ft_checkpoint_manifest(path_of(p, "step-12", ""), &m, &p->info), &p->info);
+    assert_ok(ft_checkpoint_manifest(path_of(p, "step-12", ""), &m, &p->info), &p->info);
     assert_int_equal(ft_manifest_kind_of(m), FT_MANIFEST_CHECKPOINT);
     assert_string_equal(json_string_value(json_object_get(m, "kernel_set")), "cpu portable");
     const json_t *listed = json_object_get(m, "files"), *file;
@@ -187,7 +164,7 @@ static void assert_newest(struct place *p, const char *name, int skipped) {
     struct told told = {0};
     struct ft_skip skip = {tell, &told};
     char found[FT_CHECKPOINT_NAME];
-    check(ft_checkpoint_newest(p->dir, &p->manifest, &skip, found, &p->info), &p->info);
+    assert_ok(ft_checkpoint_newest(p->dir, &p->manifest, &skip, found, &p->info), &p->info);
     assert_string_equal(found, name);
     assert_int_equal(told.n, skipped);
     assert_true(!skipped || told.why[0]);
@@ -295,11 +272,11 @@ static void test_prune(void **state) {
         write_step(p, i);
     flip(path_of(p, "step-12", "manifest.json"), 30);
     assert_int_equal(mkdir(path_of(p, ".step-13", ""), 0700), 0); // left by a crash
-    check(ft_checkpoint_prune(p->dir, 0, &p->info), &p->info);
+    assert_ok(ft_checkpoint_prune(p->dir, 0, &p->info), &p->info);
     assert_false(there(p, ".step-13"));
     assert_true(there(p, "step-8"));
     // Two whole ones stay, and what is broken and newer.
-    check(ft_checkpoint_prune(p->dir, 2, &p->info), &p->info);
+    assert_ok(ft_checkpoint_prune(p->dir, 2, &p->info), &p->info);
     assert_true(there(p, "step-12") && there(p, "step-11") && there(p, "step-10"));
     assert_false(there(p, "step-9") || there(p, "step-8"));
 }

@@ -5,7 +5,8 @@
 #include "base/mem.h"
 #include "finetune/checkpoint.h"
 #include "tests/base/disk_replay.h"
-#include "tests/cmocka_all.h"
+#include "tests/support/assert_ok.h"
+#include "tests/support/temp_folder.h"
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -36,14 +37,9 @@ static const struct ft_manifest manifest = {.run_id = "run-1",
                                             .seed = 5};
 
 struct place {
-    char dir[64];
+    char dir[TEMP_PATH];
     struct ft_moments x;
 };
-
-static void ok(enum err e, const struct err_info *info) {
-    if (e)
-        fail_msg("%s: %s", err_name(e), info->message);
-}
 
 // The values of a step: those of another one never pass for them.
 static float value(int64_t step, int which, size_t i) {
@@ -61,16 +57,17 @@ static int open_place(void **state) {
     struct place *p = calloc(1, sizeof *p);
     struct err_info info = {0};
     struct mdl_adapter **const all[] = {&p->x.w, &p->x.m, &p->x.v};
-    replay_folder(p->dir, "ckpt-faults");
+    temp_folder_in_memory(p->dir, "ckpt-faults");
     for (int i = 0; i < 3; i++)
-        ok(mdl_adapter_create(&config, 1U << MDL_TARGET_Q, 2, 4, false, all[i], &info), &info);
+        assert_ok(mdl_adapter_create(&config, 1U << MDL_TARGET_Q, 2, 4, false, all[i], &info),
+                  &info);
     *state = p;
     return 0;
 }
 
 static int close_place(void **state) {
     struct place *p = *state;
-    replay_remove(p->dir);
+    temp_remove(p->dir);
     ft_moments_fini(&p->x);
     free(p);
     return 0;
@@ -162,7 +159,7 @@ static void test_power_loss(void **state) {
     struct err_info info = {0};
     struct replay *r = replay_begin(p->dir);
     for (int64_t step = 1; step <= STEPS; step++) {
-        ok(save(p, p->dir, step, &info), &info);
+        assert_ok(save(p, p->dir, step, &info), &info);
         replay_mark(r, (int)step);
     }
     replay_end(r);
@@ -191,7 +188,7 @@ static void test_errors(void **state) {
     struct place *p = *state;
     struct err_info info = {0};
     char why[REPLAY_WHY] = "";
-    ok(save(p, p->dir, 1, &info), &info);
+    assert_ok(save(p, p->dir, 1, &info), &info);
     for (int full = 0; full < 2; full++) {
         bool ended = false;
         for (int at = 1; !ended; at++) {
@@ -210,7 +207,7 @@ static void test_errors(void **state) {
                 assert_int_equal(e, full ? ERR_DISK_FULL : ERR_IO);
             if (e && after == before)
                 assert_true(strlen(info.message) > 10);
-            ok(save(p, p->dir, after + 1, &info), &info);
+            assert_ok(save(p, p->dir, after + 1, &info), &info);
             assert_int_equal(newest(p, p->dir, why), after + 1);
             assert_int_equal(entries(p->dir, "."), 0);
             assert_true(at < 200);
@@ -242,7 +239,7 @@ static void assert_skipped(struct place *p, const char *file, const char *how, s
     char name[FT_CHECKPOINT_NAME], last[REPLAY_WHY] = "";
     struct err_info info = {0};
     const struct ft_skip skip = {told, last};
-    ok(ft_checkpoint_newest(p->dir, &manifest, &skip, name, &info), &info);
+    assert_ok(ft_checkpoint_newest(p->dir, &manifest, &skip, name, &info), &info);
     if (strcmp(name, "step-1") != 0)
         fail_msg("%s %s at %zu is not found out", file, how, at);
     assert_true(!strncmp(last, "step-2: ", 8) && last[8]);
@@ -257,8 +254,8 @@ static void test_damage(void **state) {
     struct place *p = *state;
     struct err_info info = {0};
     uint64_t random = 88172645463325252U;
-    ok(save(p, p->dir, 1, &info), &info);
-    ok(save(p, p->dir, 2, &info), &info);
+    assert_ok(save(p, p->dir, 1, &info), &info);
+    assert_ok(save(p, p->dir, 2, &info), &info);
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
         char path[256];
         size_t n;

@@ -3,10 +3,9 @@
 #include "base/diskio.h"
 #include "base/mem.h"
 #include "finetune/cleanup.h"
-#include "finetune/files.h"
-#include "finetune/job_log.h"
-#include "tests/base/disk_replay.h"
-#include "tests/cmocka_all.h"
+#include "tests/finetune/home_fixture.h"
+#include "tests/support/assert_ok.h"
+#include "tests/support/temp_folder.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
@@ -16,109 +15,64 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-struct world {
-    char folder[64];
-    struct clock_manual clock;
-    struct ft_home home;
-};
-
-static void ok(enum err e, const struct err_info *info) {
-    if (e)
-        fail_msg("%s: %s", err_name(e), info->message);
-}
-
-static void open_home(struct world *w, uint64_t most, int64_t keep_days) {
-    struct err_info info = {0};
-    const struct ft_home_config cfg = {.path = w->folder,
-                                       .clock = &w->clock.clock,
-                                       .max_file_bytes = 1 << 20,
-                                       .max_bytes = most,
-                                       .keep_jobs_s = keep_days * 86400};
-    ok(ft_home_open(&w->home, &cfg, &info), &info);
+static void open_home(struct home_fixture *w, uint64_t most, int64_t keep_days) {
+    const struct ft_home_config cfg = {.max_bytes = most, .keep_jobs_s = keep_days * 86400};
+    home_open(w, &cfg);
 }
 
 static int setup(void **state) {
-    struct world *w = calloc(1, sizeof *w);
-    replay_folder(w->folder, "cleanup");
-    clock_manual_init(&w->clock, 1, 1700000000LL * 1000000000);
+    struct home_fixture *w = calloc(1, sizeof *w);
+    assert_non_null(w);
+    home_fixture_init(w, "cleanup");
     *state = w;
     return 0;
 }
 
 static int teardown(void **state) {
-    struct world *w = *state;
-    ft_home_close(&w->home);
-    replay_remove(w->folder);
-    free(w);
+    home_fixture_fini(*state);
+    free(*state);
     assert_int_equal(mem_live_blocks(), 0);
     return 0;
 }
 
-static enum err upload(struct world *w, size_t bytes, char id[FT_ID_MAX], struct err_info *info) {
-    struct ft_upload u;
-    struct ft_file f = {.filename = "a.jsonl", .purpose = "fine-tune"};
-    enum err e = ft_upload_begin(&w->home, &u, info);
-    for (size_t n = 0; n < bytes && !e; n += 100)
-        e = ft_upload_write(&u,
-                            "0123456789012345678901234567890123456789012345678901234567890123456"
-                            "789012345678901234567890123456789",
-                            100, info);
-    if (!e)
-        e = ft_upload_commit(&u, &f, info);
-    else
-        ft_upload_abort(&u);
-    if (!e)
-        strcpy(id, f.id);
-    return e;
+static enum err upload(struct home_fixture *w, size_t bytes, char id[FT_ID_MAX],
+                       struct err_info *info) {
+    static const char content[5000];
+    assert_true(bytes <= sizeof content);
+    return home_upload(&w->home, content, bytes, id, info);
 }
 
-static enum err create(struct world *w, const char *file, const char *more, char id[FT_ID_MAX],
-                       struct err_info *info) {
-    char text[256];
-    struct ft_job_spec spec;
-    struct ft_job j;
-    char *request = NULL;
-    snprintf(text, sizeof text, "{\"model\": \"tiny\", \"training_file\": \"%s\"%s}", file, more);
-    json_t *o = json_loads(text, 0, NULL);
-    assert_non_null(o);
-    ok(ft_job_spec_read(o, &spec, info), info);
-    ok(ft_job_spec_store(o, 7, &request, info), info);
-    enum err e = ft_job_create(&w->home, 0, &spec, 7, request, &j, info);
-    if (!e) {
-        strcpy(id, j.id);
-        ft_job_fini(&j);
-    }
-    mem_free(request);
-    json_decref(o);
-    return e;
+static enum err create(struct home_fixture *w, const char *file, const char *more,
+                       char id[FT_ID_MAX], struct err_info *info) {
+    return home_job_create(&w->home, 0, file, more, id, info);
 }
 
 // ---- the bound
 
 static void test_bound(void **state) {
-    struct world *w = *state;
+    struct home_fixture *w = *state;
     struct err_info info = {0};
     struct ft_upload u;
     char a[FT_ID_MAX], b[FT_ID_MAX], id[FT_ID_MAX];
     open_home(w, 2000, 0);
-    ok(upload(w, 1000, a, &info), &info);
-    ok(upload(w, 900, b, &info), &info);
+    assert_ok(upload(w, 1000, a, &info), &info);
+    assert_ok(upload(w, 900, b, &info), &info);
     assert_int_equal(upload(w, 200, id, &info), ERR_LIMIT);
     assert_string_equal(info.param, "file");
     assert_non_null(strstr(info.message, "2000 bytes and may hold 2000 (--max-data-bytes)"));
     // A job's result is not refused.
-    ok(ft_upload_begin(&w->home, &u, &info), &info);
+    assert_ok(ft_upload_begin(&w->home, &u, &info), &info);
     u.own = true;
     for (int i = 0; i < 200; i++)
-        ok(ft_upload_write(&u, a, 20, &info), &info);
+        assert_ok(ft_upload_write(&u, a, 20, &info), &info);
     ft_upload_abort(&u);
     // One that was refused or given up takes nothing.
-    ok(ft_upload_begin(&w->home, &u, &info), &info);
-    ok(ft_upload_write(&u, a, 20, &info), &info);
+    assert_ok(ft_upload_begin(&w->home, &u, &info), &info);
+    assert_ok(ft_upload_write(&u, a, 20, &info), &info);
     ft_upload_abort(&u);
     ft_upload_abort(&u);
-    ok(upload(w, 100, id, &info), &info);
-    ok(create(w, a, "", id, &info), &info); // takes no room yet
+    assert_ok(upload(w, 100, id, &info), &info);
+    assert_ok(create(w, a, "", id, &info), &info); // takes no room yet
     // What jobs and adapters hold counts, too.
     char path[128];
     snprintf(path, sizeof path, "%s/jobs/extra", w->folder);
@@ -128,8 +82,8 @@ static void test_bound(void **state) {
     ft_usage_measure(&w->home);
     assert_int_equal(create(w, a, "", id, &info), ERR_LIMIT);
     assert_string_equal(info.param, "");
-    ok(ft_file_delete(&w->home, 0, b, &info), &info);
-    ok(upload(w, 800, b, &info), &info);
+    assert_ok(ft_file_delete(&w->home, 0, b, &info), &info);
+    assert_ok(upload(w, 800, b, &info), &info);
     assert_int_equal(upload(w, 100, id, &info), ERR_LIMIT);
     // The next process counts anew.
     ft_home_close(&w->home);
@@ -137,18 +91,18 @@ static void test_bound(void **state) {
     assert_int_equal(w->home.used, 1910);
     ft_home_close(&w->home);
     open_home(w, 0, 0);
-    ok(upload(w, 5000, id, &info), &info);
+    assert_ok(upload(w, 5000, id, &info), &info);
 }
 
 // ---- jobs
 
-static bool there(const struct world *w, const char *id, const char *name) {
+static bool there(const struct home_fixture *w, const char *id, const char *name) {
     char path[128];
     snprintf(path, sizeof path, "jobs/%s%s%s", id, *name ? "/" : "", name);
     return !faccessat(w->home.dir.fd, path, F_OK, 0);
 }
 
-static void put(const struct world *w, const char *id, const char *name, bool folder) {
+static void put(const struct home_fixture *w, const char *id, const char *name, bool folder) {
     char path[128];
     snprintf(path, sizeof path, "jobs/%s%s%s", id, *name ? "/" : "", name);
     int fd = folder ? mkdirat(w->home.dir.fd, path, 0700)
@@ -158,7 +112,7 @@ static void put(const struct world *w, const char *id, const char *name, bool fo
         close(fd);
 }
 
-static void fill(const struct world *w, const char *id) {
+static void fill(const struct home_fixture *w, const char *id) {
     put(w, id, "", true);
     put(w, id, "training.tokens", false);
     put(w, id, "validation.tokens", false);
@@ -169,13 +123,13 @@ static void fill(const struct world *w, const char *id) {
     put(w, id, "checkpoints/step-3/COMPLETE", false);
 }
 
-static void end(struct world *w, const char *id, enum ft_job_state to) {
+static void end(struct home_fixture *w, const char *id, enum ft_job_state to) {
     struct err_info info = {0};
     const struct ft_job_move m = {
         .from = 1u << FT_JOB_VALIDATING, .to = to, .level = "info", .message = "x"};
     bool moved;
-    ok(ft_checkpoint_add(&w->home, id, 3, "ft:x", "{}", &info), &info);
-    ok(ft_job_move(&w->home, id, &m, &moved, &info), &info);
+    assert_ok(ft_checkpoint_add(&w->home, id, 3, "ft:x", "{}", &info), &info);
+    assert_ok(ft_job_move(&w->home, id, &m, &moved, &info), &info);
     assert_true(moved);
 }
 
@@ -184,12 +138,12 @@ static void count(void *arg, const struct ft_checkpoint_row *c) {
     ++*(int *)arg;
 }
 
-static int rows(struct world *w, const char *id) {
+static int rows(struct home_fixture *w, const char *id) {
     struct err_info info = {0};
     int n = 0;
     bool more;
     const struct ft_page page = {.owner.any = true, .job = id, .after_seq = -1, .limit = 9};
-    ok(ft_checkpoint_list(&w->home, &page, count, &n, &more, &info), &info);
+    assert_ok(ft_checkpoint_list(&w->home, &page, count, &n, &more, &info), &info);
     return n;
 }
 
@@ -200,21 +154,21 @@ static int fails(void *arg, struct diskio_call *c) {
 }
 
 static void test_jobs(void **state) {
-    struct world *w = *state;
+    struct home_fixture *w = *state;
     struct err_info info = {0};
     char file[FT_ID_MAX], done[FT_ID_MAX], kept[FT_ID_MAX], runs[FT_ID_MAX];
     open_home(w, 0, 2);
-    ok(upload(w, 100, file, &info), &info);
-    ok(create(w, file, "", done, &info), &info);
-    ok(create(w, file, ", \"graft\": {\"retention_class\": \"keep\"}", kept, &info), &info);
-    ok(create(w, file, "", runs, &info), &info);
+    assert_ok(upload(w, 100, file, &info), &info);
+    assert_ok(create(w, file, "", done, &info), &info);
+    assert_ok(create(w, file, ", \"graft\": {\"retention_class\": \"keep\"}", kept, &info), &info);
+    assert_ok(create(w, file, "", runs, &info), &info);
     fill(w, done);
     fill(w, kept);
     fill(w, runs);
     put(w, "other", "", true);
     end(w, done, FT_JOB_SUCCEEDED);
     end(w, kept, FT_JOB_CANCELLED);
-    ok(ft_jobs_clean(&w->home, &info), &info);
+    assert_ok(ft_jobs_clean(&w->home, &info), &info);
     for (int i = 0; i < 2; i++) {
         const char *id = i ? kept : done;
         assert_false(there(w, id, "training.tokens") || there(w, id, "validation.tokens") ||
@@ -241,7 +195,7 @@ static void test_jobs(void **state) {
     assert_int_equal(rows(w, kept), 1);
     assert_true(there(w, runs, "training.tokens"));
     struct ft_job j;
-    ok(ft_job_get(&w->home, (struct ft_job_owner){.any = true}, done, &j, &info), &info);
+    assert_ok(ft_job_get(&w->home, (struct ft_job_owner){.any = true}, done, &j, &info), &info);
     ft_job_fini(&j);
 }
 

@@ -3,8 +3,8 @@
 // out of memory is an error, duplicates and overlap are counted.
 #include "base/mem.h"
 #include "finetune/dataset_internal.h"
-#include "tests/cmocka_all.h"
 #include "tests/finetune/dataset_support.h"
+#include "tests/support/cmocka_all.h"
 #include <dirent.h>
 #include <fcntl.h>
 #include <stdio.h>

@@ -4,8 +4,8 @@
 // file, whose tokenizer is then tried too.
 #include "model/chat_prompt.h"
 #include "model/source.h"
-#include "tests/cmocka_all.h"
 #include "tests/finetune/dataset_support.h"
+#include "tests/support/cmocka_all.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

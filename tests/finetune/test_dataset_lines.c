@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is wrong with a line, in exact words; what changes nothing; counts and limits of a file.
 #include "base/mem.h"
-#include "tests/cmocka_all.h"
 #include "tests/finetune/dataset_support.h"
+#include "tests/support/cmocka_all.h"
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which tokens are targets, beside what the golden cases say: templates that are refused,
 // truncation, completions, preference pairs, end tokens, text that looks like a special token.
-#include "tests/cmocka_all.h"
 #include "tests/finetune/dataset_support.h"
+#include "tests/support/cmocka_all.h"
 #include <stdio.h>
 #include <string.h>
 

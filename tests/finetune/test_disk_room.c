@@ -3,24 +3,21 @@
 // changes states, new content is refused, jobs wait with a reason and go on, and are told so once.
 #include "base/diskio.h"
 #include "base/mem.h"
-#include "finetune/files.h"
 #include "finetune/job_control.h"
-#include "finetune/job_log.h"
-#include "tests/base/disk_replay.h"
-#include "tests/cmocka_all.h"
+#include "tests/finetune/home_fixture.h"
+#include "tests/support/assert_ok.h"
+#include "tests/support/temp_folder.h"
+#include "tests/support/wait.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 struct world {
-    char folder[64];
-    struct clock_manual clock;
-    struct ft_home home;
+    struct home_fixture data;
     struct diskio_hook hook;
     _Atomic bool full, spent; // no room; not even what the reserve gave
     _Atomic uint64_t room;    // what the file system says it has free
@@ -31,18 +28,13 @@ struct world {
     _Atomic bool no_room; // what the job writes finds the disk full
 };
 
-static void ok(enum err e, const struct err_info *info) {
-    if (e)
-        fail_msg("%s: %s", err_name(e), info->message);
-}
-
 // Content needs room; a commit has that which the reserve gave.
 static int refuse(void *arg, struct diskio_call *c) {
     struct world *w = arg;
     bool takes = c->op == DISKIO_CREATE || c->op == DISKIO_WRITE;
     if (!w->full || !(takes || c->op == DISKIO_COMMIT))
         return 0;
-    bool given = faccessat(w->home.dir.fd, "reserve", F_OK, 0) != 0;
+    bool given = faccessat(w->data.home.dir.fd, "reserve", F_OK, 0) != 0;
     return takes || !given || w->spent ? ENOSPC : 0;
 }
 
@@ -51,18 +43,10 @@ static uint64_t room(void *arg) {
     return w->room;
 }
 
-static void open_home(struct world *w) {
-    struct err_info info = {0};
-    const struct ft_home_config cfg = {
-        .path = w->folder, .clock = &w->clock.clock, .max_file_bytes = 1 << 20};
-    ok(ft_home_open(&w->home, &cfg, &info), &info);
-}
-
 static int setup(void **state) {
     struct world *w = calloc(1, sizeof *w);
-    replay_folder(w->folder, "room");
-    clock_manual_init(&w->clock, 1, 1700000000LL * 1000000000);
-    open_home(w);
+    home_fixture_init(&w->data, "room");
+    home_open(&w->data, NULL);
     w->hook = (struct diskio_hook){.before = refuse, .room = room, .arg = w};
     diskio_set_hook(&w->hook);
     *state = w;
@@ -73,56 +57,26 @@ static int teardown(void **state) {
     struct world *w = *state;
     ft_control_stop(w->control);
     diskio_set_hook(NULL);
-    ft_home_close(&w->home);
-    replay_remove(w->folder);
+    home_fixture_fini(&w->data);
     free(w);
     return 0;
 }
 
 static enum err upload(struct world *w, char id[FT_ID_MAX], struct err_info *info) {
-    struct ft_upload u;
-    struct ft_file f = {.filename = "a.jsonl", .purpose = "fine-tune"};
-    enum err e = ft_upload_begin(&w->home, &u, info);
-    if (!e && !(e = ft_upload_write(&u, "{}\n", 3, info)))
-        e = ft_upload_commit(&u, &f, info);
-    else
-        ft_upload_abort(&u);
-    if (!e)
-        strcpy(id, f.id);
-    return e;
+    return home_upload(&w->data.home, "{}\n", 3, id, info);
 }
 
 static enum err create(struct world *w, const char *file, char id[FT_ID_MAX],
                        struct err_info *info) {
-    char text[256];
-    struct ft_job_spec spec;
-    struct ft_job j;
-    char *request = NULL;
-    snprintf(text, sizeof text, "{\"model\": \"tiny\", \"training_file\": \"%s\"}", file);
-    json_t *o = json_loads(text, 0, NULL);
-    assert_non_null(o);
-    ok(ft_job_spec_read(o, &spec, info), info);
-    ok(ft_job_spec_store(o, 7, &request, info), info);
-    enum err e = ft_job_create(&w->home, 0, &spec, 7, request, &j, info);
-    if (!e) {
-        strcpy(id, j.id);
-        ft_job_fini(&j);
-    }
-    mem_free(request);
-    json_decref(o);
-    return e;
+    return home_job_create(&w->data.home, 0, file, "", id, info);
 }
 
 static struct ft_job get(struct world *w, const char *id) {
-    struct err_info info = {0};
-    struct ft_job j;
-    ok(ft_job_get(&w->home, (struct ft_job_owner){.any = true}, id, &j, &info), &info);
-    ft_job_fini(&j);
-    return j;
+    return home_job(&w->data.home, id);
 }
 
 static bool has_reserve(const struct world *w) {
-    return !faccessat(w->home.dir.fd, "reserve", F_OK, 0);
+    return !faccessat(w->data.home.dir.fd, "reserve", F_OK, 0);
 }
 
 static void test_reserve(void **state) {
@@ -130,38 +84,39 @@ static void test_reserve(void **state) {
     struct err_info info = {0};
     struct ft_job j;
     char a[FT_ID_MAX], b[FT_ID_MAX], job[FT_ID_MAX], other[FT_ID_MAX];
-    ok(upload(w, a, &info), &info);
-    ok(upload(w, b, &info), &info);
-    ok(create(w, b, job, &info), &info);
+    assert_ok(upload(w, a, &info), &info);
+    assert_ok(upload(w, b, &info), &info);
+    assert_ok(create(w, b, job, &info), &info);
     assert_true(has_reserve(w));
     w->full = true;
     // Content is refused, and the reserve stays for more important things.
     assert_int_equal(upload(w, other, &info), ERR_DISK_FULL);
     assert_true(has_reserve(w));
-    ok(ft_file_delete(&w->home, 0, a, &info), &info);
+    assert_ok(ft_file_delete(&w->data.home, 0, a, &info), &info);
     assert_false(has_reserve(w));
-    ok(ft_job_act(&w->home, (struct ft_job_owner){.any = true}, job, FT_JOB_CANCEL, &j, &info),
-       &info);
+    assert_ok(ft_job_act(&w->data.home, (struct ft_job_owner){.any = true}, job, FT_JOB_CANCEL, &j,
+                         &info),
+              &info);
     assert_int_equal(j.state, FT_JOB_CANCELLED);
     ft_job_fini(&j);
     assert_int_equal(upload(w, other, &info), ERR_DISK_FULL);
     assert_non_null(strstr(info.message, "delete files"));
     assert_int_equal(create(w, b, other, &info), ERR_DISK_FULL);
     // The next process starts without it.
-    ft_home_close(&w->home);
-    open_home(w);
+    ft_home_close(&w->data.home);
+    home_open(&w->data, NULL);
     assert_int_equal(get(w, job).state, FT_JOB_CANCELLED);
     assert_false(has_reserve(w));
     // When not even that is left, the answer says so, and nothing is half done.
     w->spent = true;
-    assert_int_equal(ft_file_delete(&w->home, 0, b, &info), ERR_DISK_FULL);
+    assert_int_equal(ft_file_delete(&w->data.home, 0, b, &info), ERR_DISK_FULL);
     struct ft_file f;
-    ok(ft_file_get(&w->home, 0, b, &f, &info), &info);
+    assert_ok(ft_file_get(&w->data.home, 0, b, &f, &info), &info);
     w->full = w->spent = false;
-    ok(ft_home_room(&w->home, &info), &info);
+    assert_ok(ft_home_room(&w->data.home, &info), &info);
     assert_true(has_reserve(w));
-    ok(upload(w, other, &info), &info);
-    ok(ft_file_delete(&w->home, 0, b, &info), &info);
+    assert_ok(upload(w, other, &info), &info);
+    assert_ok(ft_file_delete(&w->data.home, 0, b, &info), &info);
 }
 
 // An upload that is under way takes nothing of what the reserve gave.
@@ -169,10 +124,10 @@ static void test_upload_under_way(void **state) {
     struct world *w = *state;
     struct err_info info = {0};
     struct ft_upload u;
-    ok(ft_upload_begin(&w->home, &u, &info), &info);
-    ok(ft_upload_write(&u, "{}\n", 3, &info), &info);
+    assert_ok(ft_upload_begin(&w->data.home, &u, &info), &info);
+    assert_ok(ft_upload_write(&u, "{}\n", 3, &info), &info);
     w->full = true;
-    assert_true(reserve_give(&w->home.reserve));
+    assert_true(reserve_give(&w->data.home.reserve));
     assert_int_equal(ft_upload_write(&u, "{}\n", 3, &info), ERR_DISK_FULL);
     ft_upload_abort(&u);
     w->full = false;
@@ -186,10 +141,6 @@ static enum err validate(void *arg, const struct ft_job *job, bool (*cancelled)(
     (void)job, (void)cancelled, (void)cancelled_arg, (void)why;
     w->n_validated++;
     return w->no_room ? err_set(info, ERR_DISK_FULL, NULL, "cannot write training.tokens") : ERR_OK;
-}
-
-static void nap(void) {
-    nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
 }
 
 static enum err start(void *arg, const struct ft_job *job, struct err_info *info) {
@@ -207,7 +158,7 @@ static enum err start(void *arg, const struct ft_job *job, struct err_info *info
         strcpy(end.error_message, "cannot write optimizer.safetensors: No space left on device");
     }
     while (!w->control) // the thread may be faster than the call that makes it
-        nap();
+        wait_nap();
     ft_control_ended(w->control, &end);
     return ERR_OK;
 }
@@ -217,7 +168,7 @@ static void stop(void *arg, enum ft_stop why) {
 }
 
 static void wait_reason(struct world *w, const char *id, enum ft_job_state s, const char *reason) {
-    for (int i = 0; i < 5000; i++, nap()) {
+    for (struct wait wait = {0}; wait_more(&wait);) {
         struct ft_job j = get(w, id);
         if (j.state == s && !strncmp(j.reason, reason, strlen(reason)))
             return;
@@ -241,12 +192,12 @@ static struct told events(struct world *w, const char *id) {
     struct err_info info = {0};
     bool more;
     const struct ft_page page = {.owner.any = true, .job = id, .limit = 100};
-    ok(ft_event_list(&w->home, &page, count, &t, &more, NULL, &info), &info);
+    assert_ok(ft_event_list(&w->data.home, &page, count, &t, &more, NULL, &info), &info);
     return t;
 }
 
 static void some_turns(struct world *w) { // of the control thread
-    for (int i = 0; i < 20; i++, nap())
+    for (int i = 0; i < 20; i++, wait_nap())
         ft_control_wake(w->control);
 }
 
@@ -254,7 +205,7 @@ static void advance(struct world *w, int64_t seconds) {
     // The thread reads it while it stands still.
     ft_control_stop(w->control);
     w->control = NULL;
-    clock_manual_advance(&w->clock, seconds * 1000000000);
+    clock_manual_advance(&w->data.clock, seconds * 1000000000);
 }
 
 static void begin(struct world *w) {
@@ -262,7 +213,7 @@ static void begin(struct world *w) {
     const struct ft_job_runner runner = {
         .validate = validate, .start = start, .stop = stop, .arg = w};
     struct ft_control *control;
-    ok(ft_control_start(&w->home, &runner, &control, &info), &info);
+    assert_ok(ft_control_start(&w->data.home, &runner, &control, &info), &info);
     w->control = control;
 }
 
@@ -270,9 +221,9 @@ static void test_job_waits(void **state) {
     struct world *w = *state;
     struct err_info info = {0};
     char file[FT_ID_MAX], first[FT_ID_MAX], second[FT_ID_MAX];
-    ok(upload(w, file, &info), &info);
-    ok(create(w, file, first, &info), &info);
-    ok(create(w, file, second, &info), &info);
+    assert_ok(upload(w, file, &info), &info);
+    assert_ok(create(w, file, first, &info), &info);
+    assert_ok(create(w, file, second, &info), &info);
     w->no_room = true;
     begin(w);
     // It cannot even be checked: it waits where it is, and says why.
@@ -293,18 +244,18 @@ static void test_run_waits(void **state) {
     struct world *w = *state;
     struct err_info info = {0};
     char file[FT_ID_MAX], first[FT_ID_MAX];
-    ok(upload(w, file, &info), &info);
-    ok(create(w, file, first, &info), &info);
+    assert_ok(upload(w, file, &info), &info);
+    assert_ok(create(w, file, first, &info), &info);
     begin(w);
     wait_reason(w, first, FT_JOB_SUCCEEDED, "");
     advance(w, 1);
     char id[FT_ID_MAX];
-    ok(create(w, file, id, &info), &info);
+    assert_ok(create(w, file, id, &info), &info);
     // Its files are valid; then the disk is full whenever it runs.
     struct ft_job_move queued = {
         .from = 1u << FT_JOB_VALIDATING, .to = FT_JOB_QUEUED, .level = "info", .message = "valid"};
     bool moved;
-    ok(ft_job_move(&w->home, id, &queued, &moved, &info), &info);
+    assert_ok(ft_job_move(&w->data.home, id, &queued, &moved, &info), &info);
     w->no_room = true;
     w->n_started = 0;
     for (int i = 0; i < FT_JOB_ATTEMPTS_MAX + 2; i++) {
@@ -326,8 +277,8 @@ static void test_room_is_made(void **state) {
     struct world *w = *state;
     struct err_info info = {0};
     char file[FT_ID_MAX], id[FT_ID_MAX];
-    ok(upload(w, file, &info), &info);
-    ok(create(w, file, id, &info), &info);
+    assert_ok(upload(w, file, &info), &info);
+    assert_ok(create(w, file, id, &info), &info);
     w->no_room = true;
     begin(w);
     wait_reason(w, id, FT_JOB_VALIDATING, "disk_full: ");
@@ -345,10 +296,10 @@ static void test_nothing_is_begun(void **state) {
     struct world *w = *state;
     struct err_info info = {0};
     char file[FT_ID_MAX], id[FT_ID_MAX];
-    ok(upload(w, file, &info), &info);
-    ok(create(w, file, id, &info), &info);
+    assert_ok(upload(w, file, &info), &info);
+    assert_ok(create(w, file, id, &info), &info);
     w->full = true;
-    assert_true(reserve_give(&w->home.reserve));
+    assert_true(reserve_give(&w->data.home.reserve));
     begin(w);
     wait_reason(w, id, FT_JOB_VALIDATING, "disk_full: ");
     some_turns(w);
@@ -364,12 +315,12 @@ static void test_reads_again(void **state) {
     struct world *w = *state;
     struct err_info info = {0};
     char file[FT_ID_MAX], id[FT_ID_MAX];
-    ok(upload(w, file, &info), &info);
+    assert_ok(upload(w, file, &info), &info);
     for (int damaged = 1; damaged <= FT_JOB_ATTEMPTS_MAX; damaged += FT_JOB_ATTEMPTS_MAX - 1) {
         bool fails = damaged == FT_JOB_ATTEMPTS_MAX;
         w->n_validated = 0;
         w->damaged = damaged;
-        ok(create(w, file, id, &info), &info);
+        assert_ok(create(w, file, id, &info), &info);
         begin(w);
         wait_reason(w, id, fails ? FT_JOB_FAILED : FT_JOB_SUCCEEDED, "");
         assert_int_equal(w->n_validated, fails ? damaged : damaged + 1);
@@ -386,24 +337,25 @@ static void test_compare(void **state) {
     struct ft_file f;
     char id[FT_ID_MAX], gone[FT_ID_MAX], why[FT_DAMAGE_MAX];
     uint8_t digest[SHA256_BYTES];
-    ok(upload(w, id, &info), &info);
-    ok(upload(w, gone, &info), &info);
+    assert_ok(upload(w, id, &info), &info);
+    assert_ok(upload(w, gone, &info), &info);
     assert_int_equal(sha256("{}\n", 3, digest), ERR_OK);
-    ok(ft_file_compare(&w->home, id, digest, why, &info), &info);
+    assert_ok(ft_file_compare(&w->data.home, id, digest, why, &info), &info);
     assert_string_equal(why, "");
-    ok(ft_file_get(&w->home, 0, id, &f, &info), &info);
+    assert_ok(ft_file_get(&w->data.home, 0, id, &f, &info), &info);
     assert_false(f.error);
     digest[31] ^= 1;
     w->full = true; // also then
-    ok(ft_file_compare(&w->home, id, digest, why, &info), &info);
+    assert_ok(ft_file_compare(&w->data.home, id, digest, why, &info), &info);
     w->full = false;
     assert_non_null(strstr(why, "damaged"));
-    ok(ft_file_get(&w->home, 0, id, &f, &info), &info);
+    assert_ok(ft_file_get(&w->data.home, 0, id, &f, &info), &info);
     assert_true(f.error);
     assert_string_equal(f.status_details, why);
-    ok(ft_file_compare(&w->home, gone, NULL, why, &info), &info);
+    assert_ok(ft_file_compare(&w->data.home, gone, NULL, why, &info), &info);
     assert_non_null(strstr(why, "missing"));
-    ok(ft_file_compare(&w->home, "file-none", NULL, why, &info), &info); // deleted meanwhile
+    assert_ok(ft_file_compare(&w->data.home, "file-none", NULL, why, &info),
+              &info); // deleted meanwhile
     assert_string_equal(why, "");
 }
 

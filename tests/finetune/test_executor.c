@@ -5,22 +5,14 @@
 #include "base/thread.h"
 #include "finetune/executor.h"
 #include "tests/finetune/train_fixture.h"
+#include "tests/support/assert_ok.h"
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 enum { EXPONENT = 40, ALL_TARGETS = (1 << MDL_TARGETS) - 1 };
-
-static void check(enum err e, const struct err_info *info) {
-    if (e)
-        fail_msg("%s: %s", err_name(e), info->message);
-}
 
 static struct ft_exec_config config_of(const struct fx *x, bool keep) {
     return (struct ft_exec_config){.weights = x->weights,
@@ -46,7 +38,7 @@ static int64_t one_step(const struct walk *w, int32_t step, double *loss, double
     for (int32_t i = w->first; i < g->n_rows; i++) {
         struct lora_row row = tf_lora_row(&g->rows[w->backwards ? g->n_rows - 1 - i : i], EXPONENT);
         struct lora_row_result res;
-        check(ft_exec_unit(w->x, &row, &res, &info), &info);
+        assert_ok(ft_exec_unit(w->x, &row, &res, &info), &info);
         assert_true(res.finite && !res.overflow);
         sum += res.loss;
         targets += res.targets;
@@ -61,7 +53,7 @@ static int64_t one_step(const struct walk *w, int32_t step, double *loss, double
                         .t = step + 1,
                         .exponent = EXPONENT};
     struct ft_step_result res;
-    check(ft_exec_step(w->x, &s, &res, &info), &info);
+    assert_ok(ft_exec_step(w->x, &s, &res, &info), &info);
     assert_true(res.clip <= 1 && res.largest > 0);
     *loss = sum / (double)targets;
     *norm = res.grad_norm;
@@ -78,8 +70,8 @@ static void check_curve(const char *file, const char *model, const char *isa) {
     tf_golden_read(&g, &x.weights->config, file);
     struct ft_exec_config cfg = config_of(&x, true);
     struct walk w = {.g = &g, .first = g.n_rows - 1};
-    check(ft_exec_create(&cfg, &w.x, &info), &info);
-    check(ft_exec_set(w.x, g.start, NULL, NULL, &info), &info);
+    assert_ok(ft_exec_create(&cfg, &w.x, &info), &info);
+    assert_ok(ft_exec_set(w.x, g.start, NULL, NULL, &info), &info);
     for (int32_t i = 0; i < g.steps; i++) {
         double loss, norm;
         one_step(&w, i, &loss, &norm);
@@ -139,8 +131,8 @@ static void take(struct ft_exec *x, const struct mdl_config *c, struct outcome *
     struct mdl_adapter *a[3];
     struct err_info info;
     for (int i = 0; i < 3; i++)
-        check(mdl_adapter_create(c, ALL_TARGETS, 4, 8, false, &a[i], &info), &info);
-    check(ft_exec_get(x, a[0], a[1], a[2], &info), &info);
+        assert_ok(mdl_adapter_create(c, ALL_TARGETS, 4, 8, false, &a[i], &info), &info);
+    assert_ok(ft_exec_get(x, a[0], a[1], a[2], &info), &info);
     float **const to[3] = {&o->w, &o->m, &o->v};
     o->n = a[0]->values * sizeof(float);
     for (int i = 0; i < 3; i++) {
@@ -166,8 +158,8 @@ static void drop(struct outcome *o) {
 
 static void three_steps(const struct walk *w, const struct mdl_config *c, struct outcome *o) {
     struct err_info info;
-    check(ft_exec_set(w->x, w->g->start, NULL, NULL, &info), &info);
-    check(ft_exec_clear(w->x, &info), &info);
+    assert_ok(ft_exec_set(w->x, w->g->start, NULL, NULL, &info), &info);
+    assert_ok(ft_exec_clear(w->x, &info), &info);
     for (int32_t i = 0; i < 3; i++)
         one_step(w, i, &o->loss[i], &o->norm[i]);
     take(w->x, c, o);
@@ -183,7 +175,7 @@ static void test_order(void **state) {
     tf_golden_read(&g, &x.weights->config, "q8_0");
     struct ft_exec_config cfg = config_of(&x, true);
     struct walk w = {.g = &g};
-    check(ft_exec_create(&cfg, &w.x, &info), &info);
+    assert_ok(ft_exec_create(&cfg, &w.x, &info), &info);
     three_steps(&w, &x.weights->config, &a);
     w.backwards = true;
     three_steps(&w, &x.weights->config, &b);
@@ -192,9 +184,10 @@ static void test_order(void **state) {
     drop(&b);
     // What is set is what one gets.
     struct mdl_adapter *back;
-    check(mdl_adapter_create(&x.weights->config, ALL_TARGETS, 4, 8, false, &back, &info), &info);
-    check(ft_exec_set(w.x, g.start, g.gradient, g.start, &info), &info);
-    check(ft_exec_get(w.x, NULL, back, NULL, &info), &info);
+    assert_ok(mdl_adapter_create(&x.weights->config, ALL_TARGETS, 4, 8, false, &back, &info),
+              &info);
+    assert_ok(ft_exec_set(w.x, g.start, g.gradient, g.start, &info), &info);
+    assert_ok(ft_exec_get(w.x, NULL, back, NULL, &info), &info);
     assert_memory_equal(back->memory, g.gradient->memory, back->values * sizeof(float));
     mdl_adapter_destroy(back);
     ft_exec_destroy(w.x);
@@ -268,7 +261,7 @@ static void test_lender(void **state) {
     tf_golden_read(&g, &x.weights->config, "bf16");
     struct ft_exec_config cfg = config_of(&x, true);
     struct walk w = {.g = &g};
-    check(ft_exec_create(&cfg, &w.x, &info), &info);
+    assert_ok(ft_exec_create(&cfg, &w.x, &info), &info);
     three_steps(&w, &x.weights->config, &a);
     ft_exec_destroy(w.x);
 
@@ -278,7 +271,7 @@ static void test_lender(void **state) {
     cfg.memory = (struct ft_memory){borrow, give, &l};
     cfg.wake = wake;
     cfg.wake_arg = &l;
-    check(ft_exec_create(&cfg, &w.x, &info), &info);
+    assert_ok(ft_exec_create(&cfg, &w.x, &info), &info);
     l.exec = w.x;
     struct thread t;
     assert_int_equal(thread_start(&t, "lender", lend, &l), ERR_OK);
@@ -312,7 +305,7 @@ static void test_stop(void **state) {
     tf_golden_read(&g, &x.weights->config, "f32");
     struct ft_exec_config cfg = config_of(&x, false);
     struct ft_exec *exec;
-    check(ft_exec_create(&cfg, &exec, &info), &info);
+    assert_ok(ft_exec_create(&cfg, &exec, &info), &info);
     struct thread t;
     assert_int_equal(thread_start(&t, "stop", stop_soon, exec), ERR_OK);
     struct lora_row row = tf_lora_row(&g.rows[0], EXPONENT);
@@ -338,14 +331,14 @@ static void test_errors(void **state) {
     tf_golden_read(&g, &x.weights->config, "f32");
     struct ft_exec_config cfg = config_of(&x, true);
     struct ft_exec *exec;
-    check(ft_exec_create(&cfg, &exec, &info), &info);
+    assert_ok(ft_exec_create(&cfg, &exec, &info), &info);
     struct lora_row row = tf_lora_row(&g.rows[0], EXPONENT);
     struct lora_row_result res;
     row.n_tokens = TF_TOKENS + 1;
     assert_int_equal(ft_exec_unit(exec, &row, &res, &info), ERR_LIMIT);
     assert_non_null(strstr(info.message, "a row of"));
     row = tf_lora_row(&g.rows[0], EXPONENT);
-    check(ft_exec_unit(exec, &row, &res, &info), &info);
+    assert_ok(ft_exec_unit(exec, &row, &res, &info), &info);
     cfg.lora.targets = 0;
     struct ft_exec *none;
     assert_int_not_equal(ft_exec_create(&cfg, &none, &info), ERR_OK);
@@ -429,16 +422,16 @@ static void test_other_device(void **state) {
     ops.alloc = spy_alloc;
     ops.free = spy_free;
     ops.discard = spy_discard;
-    check(x.ops->open(&(struct kn_device_config){.threads = 1}, &other, &info), &info);
+    assert_ok(x.ops->open(&(struct kn_device_config){.threads = 1}, &other, &info), &info);
     for (int i = 0; i < 2; i++) {
         struct ft_exec_config cfg = config_of(&x, true);
         struct walk w = {.g = &g, .first = g.n_rows - 1};
         x.weights->ops = i ? &ops : x.ops;
         cfg.device = i ? other : NULL;
-        check(ft_exec_create(&cfg, &w.x, &info), &info);
-        check(ft_exec_set(w.x, g.start, NULL, NULL, &info), &info);
+        assert_ok(ft_exec_create(&cfg, &w.x, &info), &info);
+        assert_ok(ft_exec_set(w.x, g.start, NULL, NULL, &info), &info);
         one_step(&w, 0, &loss[i], &norm[i]);
-        check(ft_exec_clear(w.x, &info), &info);
+        assert_ok(ft_exec_clear(w.x, &info), &info);
         ft_exec_destroy(w.x);
     }
     x.weights->ops = x.ops;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The control thread, with a runner that the test plays: order, preemption, failures and retries, late
 // ends, restarts, and jobs that nobody runs.
-#include "tests/cmocka_all.h"
 #include "tests/finetune/jobs_world.h"
+#include "tests/support/cmocka_all.h"
+#include "tests/support/wait.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,9 +15,8 @@ static void test_cancel_while_validating(void **state) {
     w->slow = true;
     jw_create(w, "", id);
     jw_start_control(w);
-    while (w->n_validated == 0)
-        jw_nap();
-    jw_ok(jw_act(w, id, FT_JOB_CANCEL, &info), &info);
+    wait_until(w->n_validated > 0);
+    assert_ok(jw_act(w, id, FT_JOB_CANCEL, &info), &info);
     char next[FT_ID_MAX];
     pthread_mutex_lock(&w->mutex);
     w->slow = false;
@@ -34,8 +34,7 @@ static void test_priority(void **state) {
     w->starts = ERR_LOADING; // until all are in the queue
     jw_start_control(w);
     jw_wait_state(w, late, FT_JOB_QUEUED);
-    for (int i = 0; i < 5000 && !jw_get(w, first).queued_at; i++)
-        jw_nap();
+    wait_until(jw_get(w, first).queued_at);
     pthread_mutex_lock(&w->mutex);
     w->starts = ERR_OK;
     pthread_mutex_unlock(&w->mutex);
@@ -107,9 +106,8 @@ static void test_no_trainer(void **state) {
     struct ft_job_runner r = {.validate = jw_run_validate, .no_trainer = "nobody trains", .arg = w};
     jw_create(w, "", first);
     jw_create(w, "\"graft\": {\"priority\": 1}", second);
-    jw_ok(ft_control_start(&w->home, &r, &w->control, &info), &info);
-    for (int i = 0; i < 5000 && !jw_get(w, second).reason[0]; i++)
-        jw_nap();
+    assert_ok(ft_control_start(&w->home, &r, &w->control, &info), &info);
+    wait_until(jw_get(w, second).reason[0]);
     assert_string_equal(jw_get(w, first).reason, "nobody trains");
     assert_string_equal(jw_get(w, second).reason, "nobody trains");
     jw_assert_event(w, first, "warn:The job waits in the queue: nobody trains");
@@ -119,7 +117,7 @@ static void test_no_trainer(void **state) {
     ft_control_stop(w->control);
     r.start = jw_run_start;
     r.stop = jw_run_stop;
-    jw_ok(ft_control_start(&w->home, &r, &w->control, &info), &info);
+    assert_ok(ft_control_start(&w->home, &r, &w->control, &info), &info);
     jw_wait_running(w, first);
     assert_int_equal(jw_get(w, first).ahead, -1);
     assert_string_equal(jw_get(w, second).reason, "");
@@ -136,20 +134,18 @@ static void test_late_ends(void **state) {
     jw_create(w, "", id);
     jw_start_control(w);
     jw_wait_running(w, id);
-    jw_ok(jw_act(w, id, FT_JOB_PAUSE, &info), &info);
-    while (w->n_stopped == 0)
-        jw_nap();
-    jw_ok(jw_act(w, id, FT_JOB_RESUME, &info), &info);
-    jw_nap();
+    assert_ok(jw_act(w, id, FT_JOB_PAUSE, &info), &info);
+    wait_until(w->n_stopped > 0);
+    assert_ok(jw_act(w, id, FT_JOB_RESUME, &info), &info);
+    wait_nap();
     assert_int_equal(w->n_started, 1); // not beside itself
     jw_succeed(w);                     // it had ended before it was told
     jw_wait_state(w, id, FT_JOB_SUCCEEDED);
     jw_create(w, "", id);
     ft_control_wake(w->control);
     jw_wait_running(w, id);
-    jw_ok(jw_act(w, id, FT_JOB_CANCEL, &info), &info);
-    while (w->why != FT_STOP_CANCEL)
-        jw_nap();
+    assert_ok(jw_act(w, id, FT_JOB_CANCEL, &info), &info);
+    wait_until(w->why == FT_STOP_CANCEL);
     jw_create(w, "", next);
     ft_control_wake(w->control);
     jw_succeed(w);
@@ -165,7 +161,7 @@ static void test_restart(void **state) {
     jw_create(w, "", runs);
     jw_create(w, "", waits);
     jw_create(w, "", paused);
-    jw_ok(jw_act(w, paused, FT_JOB_PAUSE, &info), &info);
+    assert_ok(jw_act(w, paused, FT_JOB_PAUSE, &info), &info);
     jw_start_control(w);
     jw_wait_running(w, runs);
     jw_wait_state(w, waits, FT_JOB_QUEUED);
@@ -178,9 +174,9 @@ static void test_restart(void **state) {
     bool moved;
     const struct ft_job_move run = {
         .from = 1u << FT_JOB_QUEUED, .to = FT_JOB_EVALUATING, .level = "info", .message = "m"};
-    jw_ok(ft_job_move(&w->home, runs, &run, &moved, &info), &info);
+    assert_ok(ft_job_move(&w->home, runs, &run, &moved, &info), &info);
     assert_true(moved);
-    jw_ok(ft_job_move(&w->home, runs, &run, &moved, &info), &info);
+    assert_ok(ft_job_move(&w->home, runs, &run, &moved, &info), &info);
     assert_false(moved);
     ft_home_close(&w->home);
     jw_open_home(w);

@@ -4,8 +4,9 @@
 #include "base/mem.h"
 #include "finetune/files.h"
 #include "finetune/job_models.h"
-#include "tests/cmocka_all.h"
 #include "tests/finetune/jobs_world.h"
+#include "tests/support/cmocka_all.h"
+#include "tests/support/wait.h"
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,7 +22,7 @@ static void test_create(void **state) {
               "\"dpo\": {\"hyperparameters\": {\"beta\": 0.25, \"n_epochs\": 3}}}",
               id);
     struct ft_job j;
-    jw_ok(ft_job_get(&w->home, jw_mine, id, &j, &info), &info);
+    assert_ok(ft_job_get(&w->home, jw_mine, id, &j, &info), &info);
     assert_int_equal(j.state, FT_JOB_VALIDATING);
     assert_int_equal(j.created_at, 1700000000);
     assert_int_equal(j.priority, -5);
@@ -69,7 +70,7 @@ static void test_create(void **state) {
     assert_int_equal(ft_file_delete(&w->home, 0, w->file, &info), ERR_INVALID);
     assert_non_null(strstr(info.message, "ftjob-"));
     jw_create(w, "", id);
-    jw_ok(jw_act(w, id, FT_JOB_CANCEL, &info), &info);
+    assert_ok(jw_act(w, id, FT_JOB_CANCEL, &info), &info);
     assert_int_equal(ft_file_delete(&w->home, 0, w->file, &info), ERR_INVALID); // the first job
 }
 
@@ -80,23 +81,22 @@ static void test_actions(void **state) {
     jw_create(w, "", id);
     assert_int_equal(jw_act(w, id, FT_JOB_RESUME, &info), ERR_INVALID);
     assert_non_null(strstr(info.message, "is validating_files and cannot be resumed"));
-    jw_ok(jw_act(w, id, FT_JOB_PAUSE, &info), &info);
+    assert_ok(jw_act(w, id, FT_JOB_PAUSE, &info), &info);
     assert_int_equal(jw_get(w, id).state, FT_JOB_PAUSED);
     assert_int_equal(jw_act(w, id, FT_JOB_PAUSE, &info), ERR_INVALID);
-    jw_ok(jw_act(w, id, FT_JOB_RESUME, &info), &info);
+    assert_ok(jw_act(w, id, FT_JOB_RESUME, &info), &info);
     assert_int_equal(jw_get(w, id).state, FT_JOB_VALIDATING); // its files were never looked at
     jw_start_control(w);
     jw_wait_running(w, id);
     clock_manual_advance(&w->clock, 5000000000);
-    jw_ok(jw_act(w, id, FT_JOB_PAUSE, &info), &info);
+    assert_ok(jw_act(w, id, FT_JOB_PAUSE, &info), &info);
     assert_int_equal(jw_get(w, id).state, FT_JOB_PAUSED); // at once, whatever the runner does
-    for (int i = 0; w->n_stopped == 0 && i < 5000; i++)
-        jw_nap();
+    wait_until(w->n_stopped > 0);
     assert_int_equal(w->why, FT_STOP_PAUSE);
-    jw_ok(jw_act(w, id, FT_JOB_RESUME, &info), &info);
+    assert_ok(jw_act(w, id, FT_JOB_RESUME, &info), &info);
     jw_wait_running(w, id);
     assert_int_equal(w->n_validated, 1); // not again
-    jw_ok(jw_act(w, id, FT_JOB_CANCEL, &info), &info);
+    assert_ok(jw_act(w, id, FT_JOB_CANCEL, &info), &info);
     struct ft_job j = jw_get(w, id);
     assert_int_equal(j.state, FT_JOB_CANCELLED);
     assert_int_equal(j.finished_at, 1700000005);
@@ -128,7 +128,7 @@ static void test_bad_files(void **state) {
     assert_string_equal(j.error_message, "line 7 is not a JSON object");
     assert_true(j.finished_at > 0);
     jw_assert_event(w, id, "error:line 7 is not a JSON object");
-    jw_ok(ft_file_delete(&w->home, 0, w->file, &info), &info);
+    assert_ok(ft_file_delete(&w->home, 0, w->file, &info), &info);
     // Not ready yet: it waits, and goes on when it can.
     jw_upload(w, w->file);
     pthread_mutex_lock(&w->mutex);
@@ -137,8 +137,7 @@ static void test_bad_files(void **state) {
     jw_create(w, "", id);
     int before = w->n_validated;
     ft_control_wake(w->control);
-    while (w->n_validated < before + 2)
-        jw_nap();
+    wait_until(w->n_validated >= before + 2);
     assert_int_equal(jw_get(w, id).state, FT_JOB_VALIDATING);
     pthread_mutex_lock(&w->mutex);
     w->valid = ERR_OK;
@@ -172,10 +171,10 @@ static void test_progress(void **state) {
                                       .hyper = "{\"n_epochs\":3}",
                                       .first_step = true,
                                       .prepared = true};
-    jw_ok(ft_job_progress(&w->home, id, &p, &info), &info);
+    assert_ok(ft_job_progress(&w->home, id, &p, &info), &info);
     const struct ft_job_progress none = {
         .step = 6, .steps = -1, .trained_tokens = -1, .estimated_finish = -1};
-    jw_ok(ft_job_progress(&w->home, id, &none, &info), &info);
+    assert_ok(ft_job_progress(&w->home, id, &none, &info), &info);
     struct ft_job j = jw_get(w, id);
     assert_int_equal(j.step, 6);
     assert_int_equal(j.steps, 10);
@@ -185,17 +184,17 @@ static void test_progress(void **state) {
     assert_int_equal(j.prepared_at, 1700000000);
     assert_int_equal(j.checkpoint_at, 0);
     for (int64_t step = 1; step <= 3; step++)
-        jw_ok(ft_checkpoint_add(&w->home, id, step, "ft:tiny:graft::x", "{\"step\":1}", &info),
-              &info);
-    jw_ok(ft_checkpoint_add(&w->home, id, 3, "ft:tiny:graft::x", "{\"step\":3}", &info), &info);
+        assert_ok(ft_checkpoint_add(&w->home, id, step, "ft:tiny:graft::x", "{\"step\":1}", &info),
+                  &info);
+    assert_ok(ft_checkpoint_add(&w->home, id, 3, "ft:tiny:graft::x", "{\"step\":3}", &info), &info);
     const struct ft_page page = {.job = id, .after_seq = -1, .limit = 2};
-    jw_ok(ft_checkpoint_list(&w->home, &page, count_checkpoint, &t, &more, &info), &info);
+    assert_ok(ft_checkpoint_list(&w->home, &page, count_checkpoint, &t, &more, &info), &info);
     assert_true(more);
     assert_string_equal(t.all, "3 ft:tiny:graft::x:ckpt-step-3 {\"step\":3}\n"
                                "2 ft:tiny:graft::x:ckpt-step-2 {\"step\":1}\n");
     jw_upload(w, result);
-    jw_ok(ft_job_add_result(&w->home, id, result, &info), &info);
-    jw_ok(ft_job_add_result(&w->home, id, result, &info), &info);
+    assert_ok(ft_job_add_result(&w->home, id, result, &info), &info);
+    assert_ok(ft_job_add_result(&w->home, id, result, &info), &info);
     j = jw_get(w, id);
     assert_int_equal(j.n_results, 1);
     assert_string_equal(j.results[0], result);
@@ -231,7 +230,7 @@ static void test_record(void **state) {
     assert_int_equal(count_events(w, id), before);
     uint64_t bumps = ft_events_count(&w->home);
     r.metrics = "{}";
-    jw_ok(ft_job_record(&w->home, id, &r, &info), &info);
+    assert_ok(ft_job_record(&w->home, id, &r, &info), &info);
     assert_int_equal(jw_get(w, id).step, 4);
     assert_int_equal(jw_get(w, id).checkpoint_at, 1700000000);
     assert_int_equal(count_events(w, id), before + 1);
@@ -243,9 +242,9 @@ static void put_result(struct world *w, const char *job, char id[FT_ID_MAX]) {
     struct err_info info = {0};
     struct ft_upload u;
     struct ft_file f = {.filename = "step_metrics.csv", .purpose = "fine-tune-results"};
-    jw_ok(ft_upload_begin(&w->home, &u, &info), &info);
-    jw_ok(ft_upload_write(&u, "step\n", 5, &info), &info);
-    jw_ok(ft_upload_commit_result(&u, &f, job, &info), &info);
+    assert_ok(ft_upload_begin(&w->home, &u, &info), &info);
+    assert_ok(ft_upload_write(&u, "step\n", 5, &info), &info);
+    assert_ok(ft_upload_commit_result(&u, &f, job, &info), &info);
     strcpy(id, f.id);
 }
 
@@ -261,11 +260,11 @@ static void test_result(void **state) {
     put_result(w, id, second);
     assert_string_equal(first, second);
     assert_int_equal(jw_get(w, id).n_results, 1);
-    jw_ok(ft_file_delete(&w->home, 0, first, &info), &info);
+    assert_ok(ft_file_delete(&w->home, 0, first, &info), &info);
     put_result(w, id, second);
     assert_string_not_equal(first, second);
     assert_string_equal(jw_get(w, id).results[0], second);
-    jw_ok(ft_upload_begin(&w->home, &u, &info), &info);
+    assert_ok(ft_upload_begin(&w->home, &u, &info), &info);
     assert_int_equal(ft_upload_commit_result(&u, &f, "ftjob-none", &info), ERR_NOT_FOUND);
     assert_int_equal(faccessat(w->home.files, u.id, F_OK, 0), -1);
 }
@@ -283,10 +282,10 @@ static void test_publish(void **state) {
                                     .level = "info",
                                     .message = "publishing"};
     jw_create(w, "", id);
-    jw_ok(ft_job_publish(&w->home, id, 7, &moved, &info), &info);
+    assert_ok(ft_job_publish(&w->home, id, 7, &moved, &info), &info);
     assert_false(moved); // it is being validated
-    jw_ok(ft_job_move(&w->home, id, &run, &moved, &info), &info);
-    jw_ok(ft_job_publish(&w->home, id, 7, &moved, &info), &info);
+    assert_ok(ft_job_move(&w->home, id, &run, &moved, &info), &info);
+    assert_ok(ft_job_publish(&w->home, id, 7, &moved, &info), &info);
     assert_true(moved);
     for (int i = 0; i < 2; i++) {
         assert_int_equal(ft_job_act(&w->home, me, id, FT_JOB_CANCEL, &j, &info), ERR_INVALID);
@@ -295,20 +294,20 @@ static void test_publish(void **state) {
         ft_home_close(&w->home);
         jw_open_home(w);
         int64_t n;
-        jw_ok(ft_jobs_recover(&w->home, &n, &info), &info);
+        assert_ok(ft_jobs_recover(&w->home, &n, &info), &info);
         assert_int_equal(n, i == 0);
-        jw_ok(ft_job_get(&w->home, me, id, &j, &info), &info);
+        assert_ok(ft_job_get(&w->home, me, id, &j, &info), &info);
         assert_true(j.version == 7 && j.state == FT_JOB_QUEUED);
         ft_job_fini(&j);
     }
-    jw_ok(ft_job_publish(&w->home, id, 0, &moved, &info), &info); // it came to nothing
-    jw_ok(ft_job_act(&w->home, me, id, FT_JOB_CANCEL, &j, &info), &info);
+    assert_ok(ft_job_publish(&w->home, id, 0, &moved, &info), &info); // it came to nothing
+    assert_ok(ft_job_act(&w->home, me, id, FT_JOB_CANCEL, &j, &info), &info);
     ft_job_fini(&j);
     jw_create(w, "", other);
-    jw_ok(ft_job_move(&w->home, other, &run, &moved, &info), &info);
-    jw_ok(ft_job_act(&w->home, me, other, FT_JOB_CANCEL, &j, &info), &info);
+    assert_ok(ft_job_move(&w->home, other, &run, &moved, &info), &info);
+    assert_ok(ft_job_act(&w->home, me, other, FT_JOB_CANCEL, &j, &info), &info);
     ft_job_fini(&j);
-    jw_ok(ft_job_publish(&w->home, other, 8, &moved, &info), &info);
+    assert_ok(ft_job_publish(&w->home, other, 8, &moved, &info), &info);
     assert_false(moved);
 }
 
@@ -322,7 +321,7 @@ static void test_models(void **state) {
     jw_create(w, "\"suffix\":\"s\"", id);
     j = jw_get(w, id);
     ft_job_model_name(&j, "s", name, sizeof name);
-    jw_ok(ft_job_of_model(&w->home, name, &j, &info), &info);
+    assert_ok(ft_job_of_model(&w->home, name, &j, &info), &info);
     assert_string_equal(j.id, id);
     ft_job_fini(&j);
     static const char *const others[] = {
@@ -332,9 +331,9 @@ static void test_models(void **state) {
     snprintf(text, sizeof text, "ft:tiny:graft:other%s", strrchr(name, ':'));
     assert_int_equal(ft_job_of_model(&w->home, text, &j, &info), ERR_NO_MODEL);
     for (int i = 1; i <= 5; i++)
-        jw_ok(ft_checkpoint_add(&w->home, id, 10 * i, name, "{}", &info), &info);
-    jw_ok(ft_checkpoints_keep(&w->home, id, 3, &info), &info);
-    jw_ok(ft_checkpoints_keep(&w->home, id, 0, &info), &info);
+        assert_ok(ft_checkpoint_add(&w->home, id, 10 * i, name, "{}", &info), &info);
+    assert_ok(ft_checkpoints_keep(&w->home, id, 3, &info), &info);
+    assert_ok(ft_checkpoints_keep(&w->home, id, 0, &info), &info);
     for (int i = 1; i <= 6; i++) {
         snprintf(text, sizeof text, "%s:ckpt-step-%d", name, 10 * i);
         enum err e = ft_checkpoint_of_model(&w->home, text, found, &step, &info);

@@ -3,18 +3,15 @@
 // what a manifest from outside may say.
 #include "base/mem.h"
 #include "finetune/manifest.h"
-#include "tests/finetune/scratch.h"
+#include "tests/support/assert_ok.h"
+#include "tests/support/scratch.h"
 #include <errno.h>
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 static const char *const files[] = {"a.txt", "sub/b.bin", "sub/deep/empty"};
 enum { FILES = sizeof files / sizeof *files };
@@ -29,11 +26,6 @@ static const struct ft_manifest origin = {
     .created_at = 1700000000,
 };
 
-static void check(enum err e, const struct err_info *info) {
-    if (e)
-        fail_msg("%s: %s", err_name(e), info->message);
-}
-
 static void write_set(struct scratch *p) {
     struct err_info info;
     scratch_write(p, "a.txt", "hello\n", 6);
@@ -41,7 +33,8 @@ static void write_set(struct scratch *p) {
     scratch_folder(p, "sub/deep");
     scratch_write(p, "sub/b.bin", "\0\1\2\3", 4);
     scratch_write(p, "sub/deep/empty", "", 0);
-    check(ft_manifest_write(p->fd, FT_MANIFEST_EXPORT, &origin, NULL, files, FILES, &info), &info);
+    assert_ok(ft_manifest_write(p->fd, FT_MANIFEST_EXPORT, &origin, NULL, files, FILES, &info),
+              &info);
 }
 
 // What a reader of the whole folder says.
@@ -63,8 +56,8 @@ static void test_round_trip(void **state) {
     struct err_info info;
     json_t *m;
     write_set(p);
-    check(verify(p, &info), &info);
-    check(ft_manifest_read(p->fd, &m, &info), &info);
+    assert_ok(verify(p, &info), &info);
+    assert_ok(ft_manifest_read(p->fd, &m, &info), &info);
     assert_string_equal(json_string_value(json_object_get(m, "base_model")), origin.base_model);
     assert_int_equal(json_integer_value(json_object_get(m, "seed")), 7);
     assert_true(json_is_null(json_object_get(m, "metrics")));
@@ -106,7 +99,7 @@ static void test_damage(void **state) {
         assert_int_not_equal(verify(p, &info), ERR_OK);
         assert_int_equal(rmdir(path), 0);
         write_set(p);
-        check(verify(p, &info), &info);
+        assert_ok(verify(p, &info), &info);
     }
 }
 
@@ -166,7 +159,7 @@ static void test_refused(void **state) {
     json_t *m;
     struct err_info info;
     const char *good = "{\"version\":2,\"kind\":\"export\"," FILE_A "}";
-    check(ft_manifest_parse(good, strlen(good), &m, &info), &info);
+    assert_ok(ft_manifest_parse(good, strlen(good), &m, &info), &info);
     json_decref(m);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         assert_int_not_equal(ft_manifest_parse(cases[i].text, strlen(cases[i].text), &m, &info),
@@ -194,7 +187,7 @@ static void test_no_memory(void **state) {
                 break;
             assert_int_equal(e, ERR_NOMEM);
         }
-    check(verify(p, &info), &info);
+    assert_ok(verify(p, &info), &info);
 }
 
 int main(void) {

@@ -3,49 +3,28 @@
 // with each call to the disk failing once.
 #include "base/diskio.h"
 #include "base/mem.h"
-#include "finetune/files.h"
-#include "finetune/job_log.h"
 #include "tests/base/disk_replay.h"
-#include "tests/cmocka_all.h"
-#include <dirent.h>
+#include "tests/finetune/home_fixture.h"
+#include "tests/support/assert_ok.h"
+#include "tests/support/disk.h"
+#include "tests/support/temp_folder.h"
 #include <errno.h>
-#include <fcntl.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
-
-struct world {
-    char folder[64];
-    struct clock_manual clock;
-    struct ft_home home;
-};
-
-static void ok(enum err e, const struct err_info *info) {
-    if (e)
-        fail_msg("%s: %s", err_name(e), info->message);
-}
-
-static enum err open_at(struct world *w, const char *path, struct err_info *info) {
-    const struct ft_home_config cfg = {
-        .path = path, .clock = &w->clock.clock, .max_file_bytes = 1 << 20};
-    return ft_home_open(&w->home, &cfg, info);
-}
 
 static int setup(void **state) {
-    struct world *w = calloc(1, sizeof *w);
-    replay_folder(w->folder, "storage");
-    clock_manual_init(&w->clock, 1, 1700000000LL * 1000000000);
+    struct home_fixture *w = calloc(1, sizeof *w);
+    assert_non_null(w);
+    home_fixture_init(w, "storage");
     *state = w;
     return 0;
 }
 
 static int teardown(void **state) {
-    struct world *w = *state;
-    ft_home_close(&w->home);
-    replay_remove(w->folder);
-    free(w);
+    home_fixture_fini(*state);
+    free(*state);
     return 0;
 }
 
@@ -54,7 +33,7 @@ static size_t content_of(const char *filename, char out[64]) {
     return (size_t)snprintf(out, 64, "{\"name\":\"%s\"}\n{\"second\":\"line\"}\n", filename);
 }
 
-static enum err begin(struct world *w, const char *filename, struct ft_upload *u,
+static enum err begin(struct home_fixture *w, const char *filename, struct ft_upload *u,
                       struct err_info *info) {
     char text[64];
     size_t n = content_of(filename, text);
@@ -68,8 +47,8 @@ static enum err begin(struct world *w, const char *filename, struct ft_upload *u
     return e;
 }
 
-static enum err upload(struct world *w, const char *filename, const char *job, char id[FT_ID_MAX],
-                       struct err_info *info) {
+static enum err upload(struct home_fixture *w, const char *filename, const char *job,
+                       char id[FT_ID_MAX], struct err_info *info) {
     struct ft_upload u;
     struct ft_file f = {.purpose = "fine-tune"};
     snprintf(f.filename, sizeof f.filename, "%s", filename);
@@ -78,29 +57,6 @@ static enum err upload(struct world *w, const char *filename, const char *job, c
         e = job ? ft_upload_commit_result(&u, &f, job, info) : ft_upload_commit(&u, &f, info);
     if (!e)
         strcpy(id, f.id);
-    return e;
-}
-
-static enum err create(struct world *w, const char *file, char id[FT_ID_MAX],
-                       struct err_info *info) {
-    char text[256];
-    struct ft_job_spec spec;
-    struct ft_job j;
-    char *request = NULL;
-    snprintf(text, sizeof text, "{\"model\": \"tiny\", \"training_file\": \"%s\"}", file);
-    json_t *o = json_loads(text, 0, NULL);
-    assert_non_null(o);
-    enum err e = ft_job_spec_read(o, &spec, info);
-    if (!e)
-        e = ft_job_spec_store(o, 7, &request, info);
-    if (!e)
-        e = ft_job_create(&w->home, 0, &spec, 7, request, &j, info);
-    if (!e) {
-        strcpy(id, j.id);
-        ft_job_fini(&j);
-    }
-    mem_free(request);
-    json_decref(o);
     return e;
 }
 
@@ -133,16 +89,6 @@ static void look(void *arg, const struct ft_file *f) {
     }
 }
 
-static int entries(int dir) {
-    int n = 0, fd = openat(dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR *d = fdopendir(fd);
-    assert_non_null(d);
-    for (const struct dirent *x; (x = readdir(d));)
-        n += strcmp(x->d_name, ".") != 0 && strcmp(x->d_name, "..") != 0;
-    closedir(d);
-    return n;
-}
-
 struct told {
     int steps, all;
 };
@@ -165,17 +111,17 @@ static void count(void *arg, const struct ft_job *j) {
     x->last.request = x->last.hyper = NULL;
 }
 
-static const char *check_job(struct world *w, const struct seen *s, int mark) {
+static const char *check_job(struct home_fixture *w, const struct seen *s, int mark) {
     struct jobs jobs = {0};
     struct told told = {0};
     struct err_info info = {0};
     bool more;
     const struct ft_job_query q = {.owner.any = true, .limit = 10};
-    ok(ft_job_list(&w->home, &q, count, &jobs, &more, &info), &info);
+    assert_ok(ft_job_list(&w->home, &q, count, &jobs, &more, &info), &info);
     if (!jobs.n)
         return mark >= JOB_MADE ? "the job is lost" : NULL;
     const struct ft_page page = {.owner.any = true, .job = jobs.last.id, .limit = 100};
-    ok(ft_event_list(&w->home, &page, tell, &told, &more, NULL, &info), &info);
+    assert_ok(ft_event_list(&w->home, &page, tell, &told, &more, NULL, &info), &info);
     if (told.all < 2 || told.steps != (jobs.last.step == 1))
         return "the job and its events do not agree";
     if (mark >= STEP_TOLD && !told.steps)
@@ -187,23 +133,23 @@ static const char *check_job(struct world *w, const struct seen *s, int mark) {
 }
 
 static bool recovers(void *arg, const char *path, int mark, char why[REPLAY_WHY]) {
-    struct world w = {0};
+    struct home_fixture w = {0};
     struct err_info info = {0};
     struct seen s = {.path = path};
     bool more;
     (void)arg;
     clock_manual_init(&w.clock, 1, 1700000000LL * 1000000000);
-    if (open_at(&w, path, &info)) {
+    if (home_try_open(&w, path, NULL, &info)) {
         snprintf(why, REPLAY_WHY, "it does not open: %.400s", info.message);
         return false;
     }
     const struct ft_file_query q = {.limit = 10};
-    ok(ft_file_list(&w.home, &q, look, &s, &more, &info), &info);
+    assert_ok(ft_file_list(&w.home, &q, look, &s, &more, &info), &info);
     const char *bad = s.bad[0]                                               ? s.bad
                       : (mark == A_KEPT && !s.a) || (mark >= B_KEPT && !s.b) ? "a file is lost"
-                      : mark >= A_DELETED && s.a     ? "a deleted file is back"
-                      : entries(w.home.files) != s.n ? "something is left over"
-                                                     : check_job(&w, &s, mark);
+                      : mark >= A_DELETED && s.a                       ? "a deleted file is back"
+                      : disk_entries(w.home.files, ".") != (size_t)s.n ? "something is left over"
+                                                                       : check_job(&w, &s, mark);
     if (bad)
         snprintf(why, REPLAY_WHY, "%s", bad);
     ft_home_close(&w.home);
@@ -211,30 +157,30 @@ static bool recovers(void *arg, const char *path, int mark, char why[REPLAY_WHY]
 }
 
 static void test_power_loss(void **state) {
-    struct world *w = *state;
+    struct home_fixture *w = *state;
     struct err_info info = {0};
     struct ft_upload never, dropped;
     char a[FT_ID_MAX], b[FT_ID_MAX], job[FT_ID_MAX], result[FT_ID_MAX];
     struct replay *r = replay_begin(w->folder);
-    ok(open_at(w, w->folder, &info), &info);
-    ok(upload(w, "a.jsonl", NULL, a, &info), &info);
+    assert_ok(home_try_open(w, w->folder, NULL, &info), &info);
+    assert_ok(upload(w, "a.jsonl", NULL, a, &info), &info);
     replay_mark(r, A_KEPT);
-    ok(begin(w, "c.jsonl", &never, &info), &info);
-    ok(begin(w, "d.jsonl", &dropped, &info), &info);
-    ok(upload(w, "b.jsonl", NULL, b, &info), &info);
+    assert_ok(begin(w, "c.jsonl", &never, &info), &info);
+    assert_ok(begin(w, "d.jsonl", &dropped, &info), &info);
+    assert_ok(upload(w, "b.jsonl", NULL, b, &info), &info);
     replay_mark(r, B_KEPT);
     ft_upload_abort(&dropped);
-    ok(ft_file_delete(&w->home, 0, a, &info), &info);
+    assert_ok(ft_file_delete(&w->home, 0, a, &info), &info);
     replay_mark(r, A_DELETED);
-    ok(create(w, b, job, &info), &info);
+    assert_ok(home_job_create(&w->home, 0, b, "", job, &info), &info);
     replay_mark(r, JOB_MADE);
     const struct ft_job_record step = {.progress = {1, 9, 5, -1, NULL, false, true, false},
                                        .level = "info",
                                        .type = "metrics",
                                        .message = "Step 1/9"};
-    ok(ft_job_record(&w->home, job, &step, &info), &info);
+    assert_ok(ft_job_record(&w->home, job, &step, &info), &info);
     replay_mark(r, STEP_TOLD);
-    ok(upload(w, "metrics.csv", job, result, &info), &info);
+    assert_ok(upload(w, "metrics.csv", job, result, &info), &info);
     replay_mark(r, RESULT_KEPT);
     replay_end(r);
     ft_upload_abort(&never);
@@ -259,22 +205,22 @@ static int inject(void *arg, struct diskio_call *c) {
     return ++f->n == f->at ? f->with : 0;
 }
 
-static int listed(struct world *w) {
+static int listed(struct home_fixture *w) {
     struct seen s = {.path = w->folder};
     struct err_info info = {0};
     bool more;
     const struct ft_file_query q = {.limit = 100};
-    ok(ft_file_list(&w->home, &q, look, &s, &more, &info), &info);
+    assert_ok(ft_file_list(&w->home, &q, look, &s, &more, &info), &info);
     assert_string_equal(s.bad, "");
     return s.n;
 }
 
 static void test_errors(void **state) {
-    struct world *w = *state;
+    struct home_fixture *w = *state;
     static const int errors[] = {EIO, ENOSPC};
     struct err_info info = {0};
     char id[FT_ID_MAX];
-    ok(open_at(w, w->folder, &info), &info);
+    assert_ok(home_try_open(w, w->folder, NULL, &info), &info);
     int there = 0;
     for (size_t i = 0; i < 2; i++)
         for (int at = 1;; at++) {
@@ -285,7 +231,7 @@ static void test_errors(void **state) {
             diskio_set_hook(NULL);
             there += !e;
             assert_int_equal(listed(w), there);
-            assert_int_equal(entries(w->home.files), there);
+            assert_int_equal(disk_entries(w->home.files, "."), there);
             if (!e) {
                 assert_true(f.n < at && f.n >= 6);
                 break;
@@ -294,19 +240,19 @@ static void test_errors(void **state) {
         }
     // What was kept is there for the next process.
     ft_home_close(&w->home);
-    ok(open_at(w, w->folder, &info), &info);
+    assert_ok(home_try_open(w, w->folder, NULL, &info), &info);
     assert_int_equal(listed(w), there);
 }
 
 // A start on a disk that refuses: an error, never a data folder that is half opened; and then well.
 static void test_start(void **state) {
-    struct world *w = *state;
+    struct home_fixture *w = *state;
     struct err_info info = {0};
     for (int at = 1;; at++) {
         struct fault f = {.at = at, .with = EIO};
         const struct diskio_hook hook = {.before = inject, .arg = &f};
         diskio_set_hook(&hook);
-        enum err e = open_at(w, w->folder, &info);
+        enum err e = home_try_open(w, w->folder, NULL, &info);
         diskio_set_hook(NULL);
         if (!e)
             break;
@@ -315,7 +261,7 @@ static void test_start(void **state) {
         assert_true(at < 100);
     }
     ft_home_close(&w->home);
-    ok(open_at(w, w->folder, &info), &info);
+    assert_ok(home_try_open(w, w->folder, NULL, &info), &info);
 }
 
 int main(void) {

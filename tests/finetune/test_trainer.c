@@ -6,28 +6,21 @@
 #include "finetune/evaluate.h"
 #include "model/source.h"
 #include "tests/finetune/train_fixture.h"
+#include "tests/support/assert_ok.h"
+#include "tests/support/temp_folder.h"
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 enum { ALL_TARGETS = (1 << MDL_TARGETS) - 1, SAMPLES = 11, BATCH = 4, EPOCHS = 3, MAX_SAVES = 64 };
-
-static void check(enum err e, const struct err_info *info) {
-    if (e)
-        fail_msg("%s: %s", err_name(e), info->message);
-}
 
 // ---- data
 
 struct data {
-    char folder[64];
+    char folder[TEMP_PATH];
     struct ft_dataset *completions, *pairs;
 };
 
@@ -48,8 +41,8 @@ static struct ft_dataset *build(const struct data *d, const char *name, const ch
     assert_non_null(f);
     fputs(text, f);
     fclose(f);
-    check(ft_dataset_build(file, cache, opts, &report, &info), &info);
-    check(ft_dataset_open(cache, &out, &info), &info);
+    assert_ok(ft_dataset_build(file, cache, opts, &report, &info), &info);
+    assert_ok(ft_dataset_open(cache, &out, &info), &info);
     unlink(file);
     unlink(cache); // open already
     return out;
@@ -63,12 +56,11 @@ static void open_data(struct data *d, const char *model) {
     const char *text;
     size_t len;
     char lines[8192] = "";
-    strcpy(d->folder, "/tmp/graft-trainer-XXXXXX");
-    assert_non_null(mkdtemp(d->folder));
-    check(mdl_source_open(model, &src, &info), &info);
-    check(mdl_source_tokenizer(src, &tokenizer, &info), &info);
+    temp_folder(d->folder, "trainer");
+    assert_ok(mdl_source_open(model, &src, &info), &info);
+    assert_ok(mdl_source_tokenizer(src, &tokenizer, &info), &info);
     mdl_source_chat_template(src, &text, &len);
-    check(chat_template_parse(text, len, &template, &info), &info);
+    assert_ok(chat_template_parse(text, len, &template, &info), &info);
     struct ft_dataset_opts opts = {.tokenizer = tokenizer,
                                    .chat_template = template,
                                    .eos = -1,
@@ -95,7 +87,7 @@ static void open_data(struct data *d, const char *model) {
 static void close_data(struct data *d) {
     ft_dataset_close(d->completions);
     ft_dataset_close(d->pairs);
-    rmdir(d->folder);
+    temp_remove(d->folder);
 }
 
 // ---- one run
@@ -136,7 +128,8 @@ static enum err on_progress(void *arg, const struct ft_progress *p, struct err_i
 static struct mdl_adapter *adapter_of(const struct run *r) {
     struct mdl_adapter *a;
     struct err_info info;
-    check(mdl_adapter_create(&r->fx.weights->config, ALL_TARGETS, 4, 8, false, &a, &info), &info);
+    assert_ok(mdl_adapter_create(&r->fx.weights->config, ALL_TARGETS, 4, 8, false, &a, &info),
+              &info);
     return a;
 }
 
@@ -164,7 +157,7 @@ static void open_exec(struct run *r, const struct how *h) {
         .lora = {.targets = ALL_TARGETS, .r = 4, .alpha = 8, .dropout = h->dropout, .seed = 3},
         .limits = {2 * TF_TOKENS, TF_SEQS, h->keep},
         .clock = &clock_system};
-    check(ft_exec_create(&cfg, &r->exec, &info), &info);
+    assert_ok(ft_exec_create(&cfg, &r->exec, &info), &info);
     r->t.exec = r->exec;
 }
 
@@ -183,7 +176,7 @@ static void open_run(struct run *r, const struct how *h) {
                                   .packing = h->packing,
                                   .shuffle = true,
                                   .seed = 9};
-    check(ft_plan_create(&plan, &r->plan, &info), &info);
+    assert_ok(ft_plan_create(&plan, &r->plan, &info), &info);
     int64_t steps = ft_plan_steps(r->plan);
     r->t = (struct ft_trainer){
         .data = d,
@@ -233,7 +226,7 @@ static void run_to_end(struct run *r, const struct how *h, int64_t every) {
         ft_exec_destroy(r->exec);
         open_exec(r, h);
         r->state = r->saved_state;
-        check(ft_exec_set(r->exec, r->saved.w, r->saved.m, r->saved.v, &info), &info);
+        assert_ok(ft_exec_set(r->exec, r->saved.w, r->saved.m, r->saved.v, &info), &info);
     }
     assert_int_equal(r->state.step, ft_plan_steps(r->plan));
     assert_int_equal(r->saved_state.step, r->state.step);
@@ -353,12 +346,12 @@ static void test_not_finite(void **state) {
     open_run(&r, &h);
     struct mdl_adapter *bad = adapter_of(&r);
     bad->modules[0][MDL_TARGET_UP].b[0] = NAN;
-    check(ft_exec_set(r.exec, bad, NULL, NULL, &info), &info);
+    assert_ok(ft_exec_set(r.exec, bad, NULL, NULL, &info), &info);
     assert_int_equal(ft_train(&r.t, &r.state, &info), ERR_NONFINITE);
     assert_int_equal(r.state.step, 0);
     struct ft_plan_step s;
     char line[32];
-    check(ft_plan_at(r.plan, 0, &s, &info), &info);
+    assert_ok(ft_plan_at(r.plan, 0, &s, &info), &info);
     assert_int_equal(ft_train(&r.t, &r.state, &info), ERR_NONFINITE);
     snprintf(line, sizeof line, "line %lld ", (long long)ft_dataset_line(r.t.data, s.samples[0]));
     assert_non_null(strstr(info.message, line));
@@ -376,12 +369,12 @@ static void test_evaluate(void **state) {
     struct ft_evaluate_config cfg = {
         .exec = r.exec, .data = r.data.completions, .row_tokens = 2 * TF_TOKENS, .row_seqs = 3};
     struct ft_evaluation packed, single, base;
-    check(ft_evaluate(&cfg, &packed, &info), &info);
+    assert_ok(ft_evaluate(&cfg, &packed, &info), &info);
     cfg.row_seqs = 1;
-    check(ft_evaluate(&cfg, &single, &info), &info);
+    assert_ok(ft_evaluate(&cfg, &single, &info), &info);
     assert_memory_equal(&packed, &single, sizeof packed); // the same bits
     cfg.base = true;                                      // B is zero at first
-    check(ft_evaluate(&cfg, &base, &info), &info);
+    assert_ok(ft_evaluate(&cfg, &base, &info), &info);
     assert_memory_equal(&packed, &base, sizeof packed);
     assert_true(packed.targets > SAMPLES && packed.loss > 0);
     atomic_store(&r.stop, true);

@@ -7,22 +7,15 @@
 #include "finetune/trainer.h"
 #include "model/source.h"
 #include "tests/finetune/train_fixture.h"
+#include "tests/support/assert_ok.h"
+#include "tests/support/temp_folder.h"
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 enum { ROW_TOKENS = 256, ROW_SEQS = 8, MAX_STEPS = 64 };
-
-static void check(enum err e, const struct err_info *info) {
-    if (e)
-        fail_msg("%s: %s", err_name(e), info->message);
-}
 
 // ---- golden file
 
@@ -75,9 +68,9 @@ static void curve_read(struct curve *c, const struct mdl_config *config, const c
         take(f, numbers[i], sizeof(double));
     struct mdl_adapter **const adapters[] = {&c->before, &c->after};
     for (int i = 0; i < 2; i++)
-        check(mdl_adapter_create(config, c->targets, (int32_t)c->r, c->alpha, c->rslora != 0,
-                                 adapters[i], &info),
-              &info);
+        assert_ok(mdl_adapter_create(config, c->targets, (int32_t)c->r, c->alpha, c->rslora != 0,
+                                     adapters[i], &info),
+                  &info);
     for (int32_t l = 0; l < config->n_layers; l++)
         for (int t = 0; t < MDL_TARGETS; t++)
             if (c->targets >> t & 1)
@@ -107,23 +100,22 @@ static struct ft_dataset *open_data(const char *model, const char *jsonl, bool p
     struct err_info info = {0};
     const char *text;
     size_t len;
-    char cache[] = "/tmp/graft-golden-XXXXXX";
-    int fd = mkstemp(cache);
-    assert_true(fd >= 0);
-    close(fd);
-    check(mdl_source_open(model, &src, &info), &info);
-    check(mdl_source_tokenizer(src, &tokenizer, &info), &info);
+    char folder[TEMP_PATH], cache[TEMP_PATH + 8];
+    temp_folder(folder, "golden");
+    snprintf(cache, sizeof cache, "%s/cache", folder);
+    assert_ok(mdl_source_open(model, &src, &info), &info);
+    assert_ok(mdl_source_tokenizer(src, &tokenizer, &info), &info);
     mdl_source_chat_template(src, &text, &len);
-    check(chat_template_parse(text, len, &template, &info), &info);
+    assert_ok(chat_template_parse(text, len, &template, &info), &info);
     struct ft_dataset_opts opts = {.tokenizer = tokenizer,
                                    .chat_template = template,
                                    .eos = -1,
                                    .max_seq_len = ROW_TOKENS / 2,
                                    .min_examples = 1,
                                    .preference = preference};
-    check(ft_dataset_build(jsonl, cache, &opts, &report, &info), &info);
-    check(ft_dataset_open(cache, &d, &info), &info);
-    unlink(cache);
+    assert_ok(ft_dataset_build(jsonl, cache, &opts, &report, &info), &info);
+    assert_ok(ft_dataset_open(cache, &d, &info), &info);
+    temp_remove(folder);
     chat_template_destroy(template);
     tokenizer_destroy(tokenizer);
     mdl_source_close(src);
@@ -176,7 +168,7 @@ static void open_run(struct run *r, const char *name, const char *isa, bool pack
                                   .packing = packing,
                                   .shuffle = true,
                                   .seed = c->seed};
-    check(ft_plan_create(&plan, &r->plan, &info), &info);
+    assert_ok(ft_plan_create(&plan, &r->plan, &info), &info);
     assert_int_equal(ft_plan_steps(r->plan), c->steps);
     struct ft_exec_config cfg = {.weights = r->fx.weights,
                                  .lora = {.targets = c->targets,
@@ -186,8 +178,8 @@ static void open_run(struct run *r, const char *name, const char *isa, bool pack
                                           .dropout = c->dropout},
                                  .limits = {ROW_TOKENS, ROW_SEQS, true},
                                  .clock = &clock_system};
-    check(ft_exec_create(&cfg, &r->exec, &info), &info);
-    check(ft_exec_set(r->exec, c->before, NULL, NULL, &info), &info);
+    assert_ok(ft_exec_create(&cfg, &r->exec, &info), &info);
+    assert_ok(ft_exec_set(r->exec, c->before, NULL, NULL, &info), &info);
 }
 
 static void close_run(struct run *r) {
@@ -223,7 +215,7 @@ static void train(struct run *r) {
         .arg = r,
     };
     ft_state_init(&state);
-    check(ft_train(&t, &state, &info), &info);
+    assert_ok(ft_train(&t, &state, &info), &info);
     assert_int_equal(r->steps, c->steps);
 }
 
@@ -232,10 +224,10 @@ static void check_weights(struct run *r) {
     const struct curve *c = &r->c;
     struct mdl_adapter *found;
     struct err_info info;
-    check(mdl_adapter_create(&r->fx.weights->config, c->targets, (int32_t)c->r, c->alpha,
-                             c->rslora != 0, &found, &info),
-          &info);
-    check(ft_exec_get(r->exec, found, NULL, NULL, &info), &info);
+    assert_ok(mdl_adapter_create(&r->fx.weights->config, c->targets, (int32_t)c->r, c->alpha,
+                                 c->rslora != 0, &found, &info),
+              &info);
+    assert_ok(ft_exec_get(r->exec, found, NULL, NULL, &info), &info);
     const float *f = found->memory, *e = c->after->memory, *b = c->before->memory;
     double off = 0, learnt = 0;
     for (size_t i = 0; i < found->values; i++) {
@@ -283,14 +275,14 @@ static void test_log_ratios(void **state) {
     struct err_info info;
     open_run(&r, "dpo", "portable", true);
     const struct curve *c = &r.c;
-    check(ft_exec_set(r.exec, c->after, NULL, NULL, &info), &info);
+    assert_ok(ft_exec_set(r.exec, c->after, NULL, NULL, &info), &info);
     struct ft_plan_step s;
     struct ft_row row = {0};
     double found[2] = {0};
     for (int64_t i = 0; i < ft_plan_epoch_steps(r.plan); i++) {
-        check(ft_plan_at(r.plan, i, &s, &info), &info);
+        assert_ok(ft_plan_at(r.plan, i, &s, &info), &info);
         for (int32_t j = 0; j < s.n_rows; j++) {
-            check(ft_row_read(r.data, &s, j, c->seed, &row, &info), &info);
+            assert_ok(ft_row_read(r.data, &s, j, c->seed, &row, &info), &info);
             for (int base = 0; base < 2; base++) {
                 struct lora_row lr = {.n_tokens = row.n_tokens,
                                       .n_seqs = row.n_seqs,
@@ -299,7 +291,7 @@ static void test_log_ratios(void **state) {
                                       .mask = row.mask,
                                       .base = base};
                 struct lora_row_result res;
-                check(ft_exec_unit(r.exec, &lr, &res, &info), &info);
+                assert_ok(ft_exec_unit(r.exec, &lr, &res, &info), &info);
                 int64_t target = 0;
                 for (int32_t q = 0; q < row.n_seqs; q++)
                     for (int32_t k = row.seq_start[q]; k < row.seq_start[q + 1]; k++)
@@ -327,14 +319,14 @@ static void test_evaluation(void **state) {
         struct ft_evaluation v[3];
         open_run(&r, names[i], "portable", true);
         const struct curve *c = &r.c;
-        check(ft_exec_set(r.exec, c->after, NULL, NULL, &info), &info);
+        assert_ok(ft_exec_set(r.exec, c->after, NULL, NULL, &info), &info);
         for (int seqs = 1; seqs <= 3; seqs++) {
             const struct ft_evaluate_config cfg = {.exec = r.exec,
                                                    .data = r.data,
                                                    .row_tokens = ROW_TOKENS,
                                                    .row_seqs = seqs,
                                                    .beta_dpo = c->beta};
-            check(ft_evaluate(&cfg, &v[seqs - 1], &info), &info);
+            assert_ok(ft_evaluate(&cfg, &v[seqs - 1], &info), &info);
             assert_memory_equal(&v[0], &v[seqs - 1], sizeof v[0]);
         }
         double n = (double)v[0].targets, loss = v[0].loss / n, hits = (double)v[0].hits / n;
@@ -349,7 +341,7 @@ static void test_evaluation(void **state) {
                                                     .row_seqs = 4,
                                                     .base = true,
                                                     .beta_dpo = c->beta};
-            check(ft_evaluate(&base, &v[0], &info), &info);
+            assert_ok(ft_evaluate(&base, &v[0], &info), &info);
             assert_true(fabs(v[0].loss / n - log(2)) < 1e-12 && v[0].hits == 0);
         }
         close_run(&r);

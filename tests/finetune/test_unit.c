@@ -7,13 +7,10 @@
 #include "model/forward_internal.h"
 #include "tests/finetune/train_fixture.h"
 #include "tests/model/forward_doubles.h"
+#include "tests/support/cmocka_all.h"
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { EXPONENT = 36 };
 

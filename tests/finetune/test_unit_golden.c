@@ -3,13 +3,10 @@
 // weights, at each ISA level, and against finite differences of our own losses.
 #include "base/mem.h"
 #include "tests/finetune/train_fixture.h"
+#include "tests/support/cmocka_all.h"
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { EXPONENT = 36 };
 

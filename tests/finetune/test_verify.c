@@ -4,18 +4,15 @@
 #include "base/mem.h"
 #include "finetune/checkpoint.h"
 #include "finetune/verify.h"
-#include "tests/finetune/scratch.h"
+#include "tests/support/assert_ok.h"
+#include "tests/support/scratch.h"
 #include <fcntl.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 static const struct mdl_config config = {.architecture = "llama",
                                          .n_layers = 1,
@@ -51,11 +48,6 @@ static const struct ft_manifest origin = {.run_id = "run-1",
                                           .method = "supervised",
                                           .hyperparameters = "{\"lr\":0.1}"};
 
-static void check(enum err e, const struct err_info *info) {
-    if (e)
-        fail_msg("%s: %s", err_name(e), info->message);
-}
-
 static int folder(const struct scratch *s, const char *name) {
     char path[256];
     scratch_folder(s, name);
@@ -68,9 +60,9 @@ static void make_moments(struct ft_moments *x) {
     struct err_info info;
     struct mdl_adapter **const all[] = {&x->w, &x->m, &x->v};
     for (int i = 0; i < 3; i++) {
-        check(mdl_adapter_create(&config, 1U << MDL_TARGET_Q | 1U << MDL_TARGET_K, 1, 2, false,
-                                 all[i], &info),
-              &info);
+        assert_ok(mdl_adapter_create(&config, 1U << MDL_TARGET_Q | 1U << MDL_TARGET_K, 1, 2, false,
+                                     all[i], &info),
+                  &info);
         float *v = (*all[i])->memory;
         for (size_t k = 0; k < (*all[i])->values; k++)
             v[k] = 0.5F + (float)k;
@@ -81,10 +73,10 @@ static void write_adapter(const struct scratch *s, const struct mdl_adapter *a) 
     char path[256];
     struct err_info info;
     int fd = folder(s, "adapter");
-    check(mdl_adapter_write(scratch_path(s, "adapter", path), &config, a, "tiny", NULL, &info),
-          &info);
-    check(ft_manifest_write(fd, FT_MANIFEST_ADAPTER, &origin, NULL, adapter_files, 2, &info),
-          &info);
+    assert_ok(mdl_adapter_write(scratch_path(s, "adapter", path), &config, a, "tiny", NULL, &info),
+              &info);
+    assert_ok(ft_manifest_write(fd, FT_MANIFEST_ADAPTER, &origin, NULL, adapter_files, 2, &info),
+              &info);
     close(fd);
 }
 
@@ -95,15 +87,16 @@ static void write_checkpoint(const struct scratch *s, const struct ft_moments *x
     ft_state_init(&state);
     state.step = 3;
     scratch_folder(s, "checkpoints");
-    check(ft_checkpoint_write(scratch_path(s, "checkpoints", path), &config, &state, x, &origin,
-                              name, &info),
-          &info);
+    assert_ok(ft_checkpoint_write(scratch_path(s, "checkpoints", path), &config, &state, x, &origin,
+                                  name, &info),
+              &info);
 }
 
 static void write_manifest(const struct scratch *s) {
     struct err_info info;
-    check(ft_manifest_write(s->fd, FT_MANIFEST_EXPORT, &origin, NULL, set_files, SET_FILES, &info),
-          &info);
+    assert_ok(
+        ft_manifest_write(s->fd, FT_MANIFEST_EXPORT, &origin, NULL, set_files, SET_FILES, &info),
+        &info);
 }
 
 static void write_run(const struct scratch *s) {
@@ -143,7 +136,7 @@ static struct told verify(const char *path, const struct ft_verify_base *base, c
     struct err_info info;
     struct ft_verify_result r;
     const struct ft_verify v = {.tell = tell, .arg = &t, .base = base};
-    check(ft_verify(path, &v, &r, &info), &info);
+    assert_ok(ft_verify(path, &v, &r, &info), &info);
     assert_string_equal(r.kind, kind);
     assert_int_equal(r.wrong, t.n_wrong);
     assert_int_equal(r.files, t.n_wrong + t.n_ok);
@@ -226,17 +219,17 @@ static void test_content(void **state) {
     write_adapter(s, x.w);
     v = x.v->memory;
     v[2] = -1;
-    scratch_remove(scratch_path(s, "checkpoints", path));
+    temp_remove(scratch_path(s, "checkpoints", path));
     write_checkpoint(s, &x);
     write_manifest(s);
     expect_wrong(s, "exported set", "checkpoints/step-3/optimizer.safetensors", "negative");
     v[2] = NAN;
-    scratch_remove(scratch_path(s, "checkpoints", path));
+    temp_remove(scratch_path(s, "checkpoints", path));
     write_checkpoint(s, &x);
     write_manifest(s);
     expect_wrong(s, "exported set", "checkpoints/step-3/optimizer.safetensors", "not finite");
     v[2] = 1;
-    scratch_remove(scratch_path(s, "checkpoints", path));
+    temp_remove(scratch_path(s, "checkpoints", path));
     write_checkpoint(s, &x);
     write_manifest(s);
     expect_whole(s, SET_FILES + 2);
@@ -253,12 +246,12 @@ static void test_two_lists(void **state) {
     struct err_info info;
     write_set(s);
     int fd = folder(s, "adapter");
-    check(ft_manifest_write(fd, FT_MANIFEST_ADAPTER, &origin, NULL, adapter_files, 1, &info),
-          &info);
+    assert_ok(ft_manifest_write(fd, FT_MANIFEST_ADAPTER, &origin, NULL, adapter_files, 1, &info),
+              &info);
     write_manifest(s);
     expect_wrong(s, "exported set", "adapter/manifest.json", "other files");
-    check(ft_manifest_write(fd, FT_MANIFEST_CHECKPOINT, &origin, NULL, adapter_files, 2, &info),
-          &info);
+    assert_ok(ft_manifest_write(fd, FT_MANIFEST_CHECKPOINT, &origin, NULL, adapter_files, 2, &info),
+              &info);
     write_manifest(s);
     expect_wrong(s, "exported set", "adapter/manifest.json", "kind");
     close(fd);
@@ -350,10 +343,10 @@ static void test_copy(void **state) {
     struct err_info info;
     write_run(s);
     int from = folder(s, "checkpoints"), to = folder(s, "copies");
-    check(ft_checkpoint_copy(from, to, "step-3", &info), &info);
+    assert_ok(ft_checkpoint_copy(from, to, "step-3", &info), &info);
     assert_int_equal(verify(scratch_path(s, "copies/step-3", path), NULL, "checkpoint").n_wrong, 0);
-    check(ft_checkpoint_copy(from, to, "step-3", &info), &info); // again
-    scratch_remove(path);
+    assert_ok(ft_checkpoint_copy(from, to, "step-3", &info), &info); // again
+    temp_remove(path);
     scratch_flip(s, "checkpoints/step-3/optimizer.safetensors", 700);
     assert_int_equal(ft_checkpoint_copy(from, to, "step-3", &info), ERR_FORMAT);
     assert_int_equal(ft_checkpoint_copy(from, to, "step-4", &info), ERR_NOT_FOUND);

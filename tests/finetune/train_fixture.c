@@ -2,13 +2,10 @@
 #include "tests/finetune/train_fixture.h"
 #include "base/mem.h"
 #include "model/source_internal.h"
+#include "tests/support/cmocka_all.h"
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static void check(enum err e, const struct err_info *info, const char *what) {
     if (e)

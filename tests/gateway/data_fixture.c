@@ -1,21 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/gateway/data_fixture.h"
-#include "tests/gateway/cmocka_all.h"
+#include "tests/support/assert_ok.h"
+#include "tests/support/temp_folder.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-static void ok(enum err e, const struct err_info *info) {
-    if (e)
-        fail_msg("%s: %s", err_name(e), info->message);
-}
-
 static void open_all(struct df *d) {
     struct err_info info = {0};
     const struct ft_home_config home = {
         .path = d->folder, .clock = &d->clock.clock, .max_file_bytes = d->api.max_file_bytes};
-    ok(ft_home_open(&d->home, &home, &info), &info);
+    assert_ok(ft_home_open(&d->home, &home, &info), &info);
     assert_int_equal(io_pool_create(2, 64, &d->api.io), ERR_OK);
     d->api.home = &d->home;
     d->metrics = metrics_create();
@@ -28,22 +24,22 @@ static void open_all(struct df *d) {
                                   .keys = d->keys,
                                   .metrics = d->metrics};
     assert_true(cfg.n_routes > 0);
-    ok(gw_server_create(&cfg, &d->server, &info), &info);
-    ok(gw_server_start(d->server, &info), &info);
+    assert_ok(gw_server_create(&cfg, &d->server, &info), &info);
+    assert_ok(gw_server_start(d->server, &info), &info);
     d->port = gw_server_port(d->server);
 }
 
 void df_start(struct df *d, uint64_t max_file_bytes, bool keys) {
     struct err_info info = {0};
-    *d = (struct df){.folder = "/tmp/graft-data-XXXXXX"};
-    assert_non_null(mkdtemp(d->folder));
+    *d = (struct df){0};
+    temp_folder(d->folder, "data");
     clock_manual_init(&d->clock, 0, 1700000000LL * 1000000000);
     d->api.clock = &d->clock.clock;
     d->api.max_file_bytes = max_file_bytes;
     if (keys) {
-        ok(gw_keys_create(&d->keys), &info);
-        ok(gw_keys_add(d->keys, "key-of-one", "one", true, &info), &info);
-        ok(gw_keys_add(d->keys, "key-of-two", "two", true, &info), &info);
+        assert_ok(gw_keys_create(&d->keys), &info);
+        assert_ok(gw_keys_add(d->keys, "key-of-one", "one", true, &info), &info);
+        assert_ok(gw_keys_add(d->keys, "key-of-two", "two", true, &info), &info);
     }
     open_all(d);
 }
@@ -68,9 +64,7 @@ void df_restart(struct df *d) {
 }
 
 void df_remove(struct df *d) {
-    char command[128];
-    snprintf(command, sizeof command, "rm -rf '%s'", d->folder);
-    assert_int_equal(system(command), 0);
+    temp_remove(d->folder);
 }
 
 void df_ask(const struct df *d, const char *method, const char *target, const char *fields,

@@ -4,9 +4,10 @@
 #pragma once
 #include "gateway/api_data.h"
 #include "tests/gateway/http_fixture.h"
+#include "tests/support/temp_folder.h"
 
 struct df {
-    char folder[64];
+    char folder[TEMP_PATH];
     struct clock_manual clock; // wall time of files and jobs
     struct ft_home home;
     struct api_data api;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/gateway/http_fixture.h"
-#include "tests/gateway/cmocka_all.h"
+#include "tests/support/cmocka_all.h"
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>

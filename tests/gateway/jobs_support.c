@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/gateway/jobs_support.h"
 #include "finetune/files.h"
-#include "tests/gateway/cmocka_all.h"
+#include "tests/support/cmocka_all.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

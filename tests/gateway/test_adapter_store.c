@@ -7,7 +7,8 @@
 #include "gateway/adapter_host.h"
 #include "model/source.h"
 #include "tests/base/disk_replay.h"
-#include "tests/cmocka_all.h"
+#include "tests/support/assert_ok.h"
+#include "tests/support/temp_folder.h"
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -20,7 +21,7 @@
 enum { MARKS = 8, VIEW = 2048 };
 
 struct world {
-    char folder[64];
+    char folder[TEMP_PATH];
     struct mdl_source *source;
     char views[MARKS + 1][VIEW]; // what there is at each mark
     uint64_t next[MARKS + 1];
@@ -35,11 +36,6 @@ struct host {
     struct log log;
     int dir;
 };
-
-static void ok(enum err e, const struct err_info *info) {
-    if (e)
-        fail_msg("%s: %s", err_name(e), info->message);
-}
 
 static enum err open_host(const struct world *w, struct host *h, const char *path,
                           struct err_info *info) {
@@ -142,8 +138,8 @@ static enum err change(struct host *h, int i, struct err_info *info) {
 static int setup(void **state) {
     struct world *w = calloc(1, sizeof *w);
     struct err_info info = {0};
-    replay_folder(w->folder, "adapters");
-    ok(mdl_source_open("tests/golden/models/f32.gguf", &w->source, &info), &info);
+    temp_folder_in_memory(w->folder, "adapters");
+    assert_ok(mdl_source_open("tests/golden/models/f32.gguf", &w->source, &info), &info);
     *state = w;
     return 0;
 }
@@ -151,7 +147,7 @@ static int setup(void **state) {
 static int teardown(void **state) {
     struct world *w = *state;
     mdl_source_close(w->source);
-    replay_remove(w->folder);
+    temp_remove(w->folder);
     free(w);
     return 0;
 }
@@ -187,10 +183,10 @@ static void test_power_loss(void **state) {
     struct host h;
     struct err_info info = {0};
     struct replay *r = replay_begin(w->folder);
-    ok(open_host(w, &h, w->folder, &info), &info);
+    assert_ok(open_host(w, &h, w->folder, &info), &info);
     for (int i = 0; i <= MARKS; i++) {
         if (i)
-            ok(change(&h, i - 1, &info), &info);
+            assert_ok(change(&h, i - 1, &info), &info);
         see(&h, w->views[i]);
         w->next[i] = adp_next_number(h.adapters.registry);
         replay_mark(r, i);
@@ -222,8 +218,8 @@ static void test_errors(void **state) {
     struct host h;
     struct err_info info = {0};
     char before[VIEW], after[VIEW];
-    ok(open_host(w, &h, w->folder, &info), &info);
-    ok(load(&h, "a", GOLDEN "qv", true, &info), &info);
+    assert_ok(open_host(w, &h, w->folder, &info), &info);
+    assert_ok(load(&h, "a", GOLDEN "qv", true, &info), &info);
     for (int at = 1;; at++) {
         struct fault f = {.at = at, .with = at % 2 ? ENOSPC : EIO};
         const struct diskio_hook hook = {.before = inject, .arg = &f};
@@ -239,7 +235,7 @@ static void test_errors(void **state) {
             assert_string_equal(before, after);
         }
         close_host(&h);
-        ok(open_host(w, &h, w->folder, &info), &info);
+        assert_ok(open_host(w, &h, w->folder, &info), &info);
         see(&h, before);
         assert_string_equal(before, after);
     }
@@ -253,22 +249,22 @@ static void test_alias_without_target(void **state) {
     struct host h;
     struct err_info info = {0};
     char view[VIEW];
-    ok(open_host(w, &h, w->folder, &info), &info);
+    assert_ok(open_host(w, &h, w->folder, &info), &info);
     const struct adapter_load l = {
         .name = "there", .path = GOLDEN "qv", .promote = true, .in_its_folder = true};
     uint64_t version;
-    ok(adapter_host_load(&h.adapters, &l, &version, &info), &info);
-    ok(adapter_host_alias(&h.adapters, "c", "there", &info), &info);
+    assert_ok(adapter_host_load(&h.adapters, &l, &version, &info), &info);
+    assert_ok(adapter_host_alias(&h.adapters, "c", "there", &info), &info);
     for (int i = 0; i < 3; i++) {
         close_host(&h);
-        ok(open_host(w, &h, w->folder, &info), &info);
+        assert_ok(open_host(w, &h, w->folder, &info), &info);
         see(&h, view);
         assert_string_equal(view, i < 2 ? "c -> there\n" : "");
         assert_false(adp_knows(h.adapters.registry, "c"));
         if (i == 0)
-            ok(adapter_store_save(&h.adapters, &info), &info);
+            assert_ok(adapter_store_save(&h.adapters, &info), &info);
         if (i == 1)
-            ok(adapter_host_alias(&h.adapters, "c", NULL, &info), &info);
+            assert_ok(adapter_host_alias(&h.adapters, "c", NULL, &info), &info);
     }
     close_host(&h);
 }

@@ -9,16 +9,13 @@
 #include "model/source.h"
 #include "tests/finetune/train_fixture.h"
 #include "tests/serving/adapter_support.h"
+#include "tests/support/assert_ok.h"
 #include <fcntl.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 enum { RANK = 4, ROW = 128, ROW_SEQS = 8, CONTEXT = 64, ALL = (1 << MDL_TARGETS) - 1 };
 
@@ -28,11 +25,6 @@ static const char template_text[] =
 static const char other_text[] =
     "{{ strftime_now('%Y-%m-%d') }}{% for m in messages %}<|im_start|>{{ m.role }}: {{ m.content }}"
     "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant: {% endif %}";
-
-static void check(enum err e, const struct err_info *info) {
-    if (e)
-        fail_msg("%s: %s", err_name(e), info->message);
-}
 
 struct vx {
     struct fx fx;
@@ -86,11 +78,11 @@ static void open_data(struct vx *x, const char *model, bool pairs) {
     struct mdl_source *src;
     struct ft_dataset_report report;
     char cache[128];
-    check(mdl_source_open(model, &src, &x->info), &x->info);
-    check(mdl_source_tokenizer(src, &x->tokenizer, &x->info), &x->info);
+    assert_ok(mdl_source_open(model, &src, &x->info), &x->info);
+    assert_ok(mdl_source_tokenizer(src, &x->tokenizer, &x->info), &x->info);
     mdl_source_close(src);
-    check(chat_template_parse(template_text, sizeof template_text - 1, &x->template, &x->info),
-          &x->info);
+    assert_ok(chat_template_parse(template_text, sizeof template_text - 1, &x->template, &x->info),
+              &x->info);
     snprintf(x->file, sizeof x->file, "%s/data.jsonl", x->dir.path);
     snprintf(cache, sizeof cache, "%s/data.tokens", x->dir.path);
     write_lines(x, pairs, NULL);
@@ -101,13 +93,13 @@ static void open_data(struct vx *x, const char *model, bool pairs) {
                                        .max_seq_len = ROW,
                                        .min_examples = 1,
                                        .preference = pairs};
-    check(ft_dataset_build(x->file, cache, &x->opts, &report, &x->info), &x->info);
-    check(ft_dataset_open(cache, &x->data, &x->info), &x->info);
+    assert_ok(ft_dataset_build(x->file, cache, &x->opts, &report, &x->info), &x->info);
+    assert_ok(ft_dataset_open(cache, &x->data, &x->info), &x->info);
 }
 
 static void fill(struct vx *x) {
     const struct mdl_config *c = &x->fx.weights->config;
-    check(mdl_adapter_create(c, ALL, RANK, 8, false, &x->adapter, &x->info), &x->info);
+    assert_ok(mdl_adapter_create(c, ALL, RANK, 8, false, &x->adapter, &x->info), &x->info);
     float *w = x->adapter->memory;
     for (size_t i = 0; i < x->adapter->values; i++)
         w[i] = 0.3f * sinf((float)(i % 1009) * 1.7f + (float)(i % 31));
@@ -121,18 +113,18 @@ static void train(struct vx *x) {
                                        .clock = &clock_system};
     struct ft_exec *exec;
     fill(x);
-    check(ft_exec_create(&cfg, &exec, &x->info), &x->info);
-    check(ft_exec_set(exec, x->adapter, NULL, NULL, &x->info), &x->info);
+    assert_ok(ft_exec_create(&cfg, &exec, &x->info), &x->info);
+    assert_ok(ft_exec_set(exec, x->adapter, NULL, NULL, &x->info), &x->info);
     const struct ft_evaluate_config e = {.exec = exec, .row_tokens = ROW, .row_seqs = ROW_SEQS};
-    check(ft_probe_take(x->data, CONTEXT, &x->trained, &x->info), &x->info);
-    check(ft_evaluate_probe(&e, &x->trained, &x->info), &x->info);
+    assert_ok(ft_probe_take(x->data, CONTEXT, &x->trained, &x->info), &x->info);
+    assert_ok(ft_evaluate_probe(&e, &x->trained, &x->info), &x->info);
     ft_exec_destroy(exec);
-    check(mdl_adapter_digest(&x->fx.weights->config, x->adapter, x->digest), &x->info);
+    assert_ok(mdl_adapter_digest(&x->fx.weights->config, x->adapter, x->digest), &x->info);
 }
 
 static void write_adapter(struct vx *x, const struct mdl_adapter *a) {
-    check(mdl_adapter_write(x->folder, &x->fx.weights->config, a, "base", NULL, &x->info),
-          &x->info);
+    assert_ok(mdl_adapter_write(x->folder, &x->fx.weights->config, a, "base", NULL, &x->info),
+              &x->info);
 }
 
 static void start_engine(struct vx *x) {
@@ -145,8 +137,8 @@ static void start_engine(struct vx *x) {
         .enable_lora = true, .max_loras = 2, .max_lora_rank = 64, .data_dir = x->dir.path};
     x->data_dir = open(x->dir.path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     log_init(&x->log, -1, LOG_ERROR, false, &clock_system);
-    check(adapter_host_open(&x->host, &x->options, x->data_dir, c, &x->app, &x->log, &x->info),
-          &x->info);
+    assert_ok(adapter_host_open(&x->host, &x->options, x->data_dir, c, &x->app, &x->log, &x->info),
+              &x->info);
     const struct eng_config cfg = {.weights = x->fx.weights,
                                    .ops = x->fx.ops,
                                    .device = x->fx.device,
@@ -159,10 +151,10 @@ static void start_engine(struct vx *x) {
                                    .adapters = x->host.registry,
                                    .io = x->host.fetch,
                                    .max_loras = 2};
-    check(eng_create(&cfg, &x->engine, &x->info), &x->info);
-    check(eng_start(x->engine, &x->info), &x->info);
+    assert_ok(eng_create(&cfg, &x->engine, &x->info), &x->info);
+    assert_ok(eng_start(x->engine, &x->info), &x->info);
     x->replicas = (struct replicas){.n = 1, .engine = {x->engine}};
-    check(adapter_host_start(&x->host, &x->replicas, &x->info), &x->info);
+    assert_ok(adapter_host_start(&x->host, &x->replicas, &x->info), &x->info);
 }
 
 static void vx_open(struct vx *x, const char *model, bool pairs) {
@@ -261,7 +253,7 @@ static void an_untouched_adapter_is_published(void **state) {
             struct vx x;
             vx_open(&x, models[i], pairs);
             write_adapter(&x, x.adapter);
-            check(publish(&x), &x.info);
+            assert_ok(publish(&x), &x.info);
             assert_int_equal(active(&x), 1);
             vx_close(&x);
         }
@@ -309,9 +301,9 @@ static void wrong_alpha(struct vx *x) {
 
 static void dropped_target(struct vx *x) {
     struct mdl_adapter *less;
-    check(mdl_adapter_create(&x->fx.weights->config, ALL & ~(1u << MDL_TARGET_UP), RANK, 8, false,
-                             &less, &x->info),
-          &x->info);
+    assert_ok(mdl_adapter_create(&x->fx.weights->config, ALL & ~(1u << MDL_TARGET_UP), RANK, 8,
+                                 false, &less, &x->info),
+              &x->info);
     for (int32_t i = 0; i < less->n_layers; i++)
         for (int t = 0; t < MDL_TARGETS; t++) {
             int32_t n, k;
@@ -370,7 +362,7 @@ static void a_changed_adapter_is_not_published(void **state) {
     struct vx x;
     vx_open(&x, "tests/golden/models/q8_0.gguf", false);
     write_adapter(&x, x.adapter);
-    check(publish(&x), &x.info);
+    assert_ok(publish(&x), &x.info);
     for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
         write_adapter(&x, x.adapter);
         faults[i].make(&x);
@@ -397,7 +389,7 @@ static void a_changed_adapter_is_not_published(void **state) {
     assert_int_equal(publish(&x), ERR_FORMAT);
     assert_int_equal(active(&x), 1);
     write_adapter(&x, x.adapter);
-    check(publish(&x), &x.info);
+    assert_ok(publish(&x), &x.info);
     assert_true(active(&x) > 1);
     vx_close(&x);
 }
@@ -408,7 +400,7 @@ static void another_renderer_stops_publishing(void **state) {
     struct chat_template *other;
     vx_open(&x, "tests/golden/models/q8_0.gguf", false);
     write_adapter(&x, x.adapter);
-    check(chat_template_parse(other_text, sizeof other_text - 1, &other, &x.info), &x.info);
+    assert_ok(chat_template_parse(other_text, sizeof other_text - 1, &other, &x.info), &x.info);
     x.opts.chat_template = other;
     assert_int_equal(publish(&x), ERR_FORMAT);
     assert_non_null(
@@ -427,7 +419,7 @@ static void another_renderer_stops_publishing(void **state) {
     assert_int_equal(publish(&x), ERR_FORMAT);
     assert_int_equal(active(&x), 0);
     write_lines(&x, false, NULL);
-    check(publish(&x), &x.info);
+    assert_ok(publish(&x), &x.info);
     assert_int_equal(active(&x), 1);
     vx_close(&x);
 }
@@ -444,7 +436,7 @@ static void across_kernel_sets_the_sum_counts(void **state) {
     x.trained.loss += (double)(*first - was);
     assert_refused(&x, publish(&x), "line 1 has another loss");
     x.other_kernels = true;
-    check(publish(&x), &x.info);
+    assert_ok(publish(&x), &x.info);
     *first = was * 1.1f;
     x.trained.loss = loss + (double)(*first - was);
     assert_refused(&x, publish(&x), "line 1 has another loss");
@@ -457,18 +449,18 @@ static void it_can_be_stopped_and_asked_again(void **state) {
     _Atomic bool stop = true;
     vx_open(&x, "tests/golden/models/q8_0.gguf", false);
     write_adapter(&x, x.adapter);
-    check(ft_probe_again(&x.trained, x.file, &x.opts, CONTEXT, &x.served, &x.info), &x.info);
+    assert_ok(ft_probe_again(&x.trained, x.file, &x.opts, CONTEXT, &x.served, &x.info), &x.info);
     const struct adp_origin from = {.path = x.folder, .verify = true};
     struct adp_version *v;
-    check(adp_load(x.host.registry, "b", &from, &v, &x.info), &x.info);
+    assert_ok(adp_load(x.host.registry, "b", &from, &v, &x.info), &x.info);
     struct adapter_verify a = {
         .trained = &x.trained, .served = &x.served, .same_kernels = true, .stop = &stop};
     assert_int_equal(adapter_verify(&a, x.engine, v, &x.info), ERR_CANCELLED);
     atomic_store(&stop, false);
     for (int i = 0; i < 2; i++) // again, as for another replica
-        check(adapter_verify(&a, x.engine, v, &x.info), &x.info);
+        assert_ok(adapter_verify(&a, x.engine, v, &x.info), &x.info);
     eng_drain(x.engine); // what has begun is published yet
-    check(adapter_verify(&a, x.engine, v, &x.info), &x.info);
+    assert_ok(adapter_verify(&a, x.engine, v, &x.info), &x.info);
     eng_stop(x.engine);
     assert_int_equal(adapter_verify(&a, x.engine, v, &x.info), ERR_ENGINE_DEAD);
     adp_verified(v, ERR_ENGINE_DEAD, &x.info);
@@ -487,7 +479,7 @@ static void the_probe_set_is_bounded(void **state) {
     assert_int_equal(x.trained.seqs[5].line, 7); // a blank line is before it
     // Cut where serving takes no more; what loses all its targets is left out.
     int32_t most = x.trained.seqs[0].n - 3;
-    check(ft_probe_take(x.data, most, &p, &x.info), &x.info);
+    assert_ok(ft_probe_take(x.data, most, &p, &x.info), &x.info);
     for (size_t i = 0; i < p.n; i++)
         assert_true(p.seqs[i].n <= most && p.seqs[i].n_targets > 0);
     ft_probe_fini(&p);
@@ -501,7 +493,7 @@ static void reading_again_with_failing_allocations(void **state) {
     vx_open(&x, "tests/golden/models/q8_0.gguf", false);
     int64_t live = mem_live_blocks();
     mem_fail_after(0, false);
-    check(ft_probe_again(&x.trained, x.file, &x.opts, CONTEXT, &x.served, &x.info), &x.info);
+    assert_ok(ft_probe_again(&x.trained, x.file, &x.opts, CONTEXT, &x.served, &x.info), &x.info);
     uint64_t n = mem_fail_count();
     ft_probe_fini(&x.served);
     assert_true(n > 100);

@@ -3,9 +3,9 @@
 // upload leaves, and each allocation failing once.
 #include "base/mem.h"
 #include "finetune/files.h"
-#include "tests/gateway/cmocka_all.h"
 #include "tests/gateway/data_fixture.h"
-#include <dirent.h>
+#include "tests/support/cmocka_all.h"
+#include "tests/support/disk.h"
 #include <fcntl.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -74,13 +74,7 @@ static char *id_of(const json_t *o) {
 static size_t entries(const char *folder, const char *sub) {
     char path[128];
     snprintf(path, sizeof path, "%s/%s", folder, sub);
-    DIR *list = opendir(path);
-    size_t n = 0;
-    assert_non_null(list);
-    for (struct dirent *e; (e = readdir(list)) != NULL;)
-        n += strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0;
-    closedir(list);
-    return n;
+    return disk_entries(AT_FDCWD, path);
 }
 
 static void assert_error(json_t *o, const char *type, const char *param, const char *text) {

@@ -2,8 +2,8 @@
 // Events and checkpoints of jobs: pages, the event stream, its end when the server stops; and which
 // routes there are below jobs and files.
 #include "finetune/job_log.h"
-#include "tests/gateway/cmocka_all.h"
 #include "tests/gateway/jobs_support.h"
+#include "tests/support/cmocka_all.h"
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>

@@ -4,8 +4,8 @@
 #include "base/mem.h"
 #include "finetune/files.h"
 #include "finetune/job_log.h"
-#include "tests/gateway/cmocka_all.h"
 #include "tests/gateway/jobs_support.h"
+#include "tests/support/cmocka_all.h"
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>

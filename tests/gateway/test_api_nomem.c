@@ -7,8 +7,8 @@
 #include "kernels/device.h"
 #include "model/source.h"
 #include "model/weights.h"
-#include "tests/gateway/cmocka_all.h"
 #include "tests/gateway/http_fixture.h"
+#include "tests/support/assert_ok.h"
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,28 +31,24 @@ struct world {
     int port;
 };
 
-static void ok(enum err e, const struct err_info *info) {
-    if (e)
-        fail_msg("%s", info->message);
-}
-
 static void no_drain(struct app *app) {
     (void)app;
 }
 
 static void open_model(struct world *w) {
     struct err_info info = {0};
-    ok(mdl_source_open(MODEL, &w->source, &info), &info);
+    assert_ok(mdl_source_open(MODEL, &w->source, &info), &info);
     w->config = *mdl_source_config(w->source);
-    ok(mdl_source_tokenizer(w->source, &w->tokenizer, &info), &info);
+    assert_ok(mdl_source_tokenizer(w->source, &w->tokenizer, &info), &info);
     const char *text;
     size_t len;
     mdl_source_chat_template(w->source, &text, &len);
     assert_non_null(text);
-    ok(chat_template_parse(text, len, &w->template, &info), &info);
+    assert_ok(chat_template_parse(text, len, &w->template, &info), &info);
     struct kn_device_config device = {.threads = 1};
-    ok(kn_ops_cpu.open(&device, &w->device, &info), &info);
-    ok(mdl_weights_load(w->source, &kn_ops_cpu, w->device, 0, 1, NULL, &w->weights, &info), &info);
+    assert_ok(kn_ops_cpu.open(&device, &w->device, &info), &info);
+    assert_ok(mdl_weights_load(w->source, &kn_ops_cpu, w->device, 0, 1, NULL, &w->weights, &info),
+              &info);
     mdl_source_close(w->source);
 }
 
@@ -73,8 +69,8 @@ static void open_world(struct world *w) {
         .prefix_cache = true,
     };
     struct app *a = &w->app;
-    ok(eng_create(&eng, &w->replicas.engine[0], &info), &info);
-    ok(eng_start(w->replicas.engine[0], &info), &info);
+    assert_ok(eng_create(&eng, &w->replicas.engine[0], &info), &info);
+    assert_ok(eng_start(w->replicas.engine[0], &info), &info);
     w->replicas.n = 1;
     a->replicas = &w->replicas;
     a->tokenizer = w->tokenizer;
@@ -96,8 +92,8 @@ static void open_world(struct world *w) {
         .n_routes = api_routes(a, w->routes, 32),
         .metrics = a->metrics,
     };
-    ok(gw_server_create(&cfg, &a->server, &info), &info);
-    ok(gw_server_start(a->server, &info), &info);
+    assert_ok(gw_server_create(&cfg, &a->server, &info), &info);
+    assert_ok(gw_server_start(a->server, &info), &info);
     atomic_store(&a->state, APP_READY);
     w->port = gw_server_port(a->server);
 }

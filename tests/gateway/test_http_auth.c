@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // API keys: the table, the key file, and how requests present them.
 #include "base/mem.h"
-#include "tests/gateway/cmocka_all.h"
 #include "tests/gateway/http_fixture.h"
+#include "tests/support/cmocka_all.h"
+#include "tests/support/disk.h"
+#include "tests/support/temp_folder.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -63,14 +65,13 @@ static void test_bad_keys(void **state) {
 }
 
 static enum err load(const char *text, size_t n, struct gw_keys *k, struct err_info *info) {
-    char path[] = "/tmp/graft-keys-XXXXXX";
-    int fd = mkstemp(path);
-    assert_true(fd >= 0);
-    assert_int_equal(write(fd, text, n), n);
-    close(fd);
+    char folder[TEMP_PATH], path[TEMP_PATH + 8];
+    temp_folder(folder, "keys");
+    snprintf(path, sizeof path, "%s/keys", folder);
+    disk_write(path, text, n);
     *info = (struct err_info){0};
     enum err e = gw_keys_load_file(k, path, info);
-    unlink(path);
+    temp_remove(folder);
     return e;
 }
 

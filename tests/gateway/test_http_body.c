@@ -2,8 +2,8 @@
 // Bodies that a handler takes in pieces: limits of their own, pauses, answers before the end, clients
 // that go away or send nonsense in the middle.
 #include "base/mem.h"
-#include "tests/gateway/cmocka_all.h"
 #include "tests/gateway/http_fixture.h"
+#include "tests/support/cmocka_all.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

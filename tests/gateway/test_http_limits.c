@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Time-outs, limits, many connections, running out of descriptors, drain and stop.
 #include "base/mem.h"
-#include "tests/gateway/cmocka_all.h"
 #include "tests/gateway/http_fixture.h"
+#include "tests/support/cmocka_all.h"
 #include <arpa/inet.h>
 #include <errno.h>
 #include <stdio.h>

@@ -3,7 +3,7 @@
 #include "base/mem.h"
 #include "gateway/deadline.h"
 #include "gateway/loop.h"
-#include "tests/gateway/cmocka_all.h"
+#include "tests/support/cmocka_all.h"
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>

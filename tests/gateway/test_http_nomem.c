@@ -2,8 +2,8 @@
 // The Nth allocation fails, for each N, over the life of requests of every kind: the server answers
 // with an error or closes the connection, keeps nothing, and serves the next request.
 #include "base/mem.h"
-#include "tests/gateway/cmocka_all.h"
 #include "tests/gateway/http_fixture.h"
+#include "tests/support/cmocka_all.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

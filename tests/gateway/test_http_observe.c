@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What operators see: the access log (read with jansson) and the metrics.
 #include "base/mem.h"
-#include "tests/gateway/cmocka_all.h"
 #include "tests/gateway/http_fixture.h"
+#include "tests/support/cmocka_all.h"
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -2,7 +2,7 @@
 // The parser alone: what is refused and as what, and that the cut of the bytes does not matter.
 #include "base/mem.h"
 #include "gateway/http_parse.h"
-#include "tests/gateway/cmocka_all.h"
+#include "tests/support/cmocka_all.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -2,7 +2,7 @@
 // Request targets and routes.
 #include "base/mem.h"
 #include "gateway/router.h"
-#include "tests/gateway/cmocka_all.h"
+#include "tests/support/cmocka_all.h"
 #include <string.h>
 
 static void test_targets(void **state) {

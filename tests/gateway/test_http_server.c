@@ -2,8 +2,8 @@
 // Whole requests over sockets: keep-alive, pipelining, errors, fields of the answers, CORS, the
 // access log and the metrics.
 #include "base/mem.h"
-#include "tests/gateway/cmocka_all.h"
 #include "tests/gateway/http_fixture.h"
+#include "tests/support/cmocka_all.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

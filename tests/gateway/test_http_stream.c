@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Streamed and late answers: chunks, back-pressure, clients that go away or do not read.
 #include "base/mem.h"
-#include "tests/gateway/cmocka_all.h"
 #include "tests/gateway/http_fixture.h"
+#include "tests/support/cmocka_all.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

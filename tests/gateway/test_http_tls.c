@@ -2,8 +2,9 @@
 // TLS: versions, streams, large bodies, clients that go away, certificate reload. The certificates
 // are made here.
 #include "base/mem.h"
-#include "tests/gateway/cmocka_all.h"
 #include "tests/gateway/http_fixture.h"
+#include "tests/support/cmocka_all.h"
+#include "tests/support/temp_folder.h"
 #include <openssl/err.h>
 #include <openssl/evp.h>
 #include <openssl/pem.h>
@@ -17,8 +18,7 @@
 
 #define GET_HEALTH "GET /health HTTP/1.1\r\nHost: a\r\n\r\n"
 
-static char dir[] = "/tmp/graft-tls-XXXXXX";
-static char cert[64], key[64];
+static char dir[TEMP_PATH], cert[TEMP_PATH + 16], key[TEMP_PATH + 16];
 
 static void make_cert(const char *name) {
     EVP_PKEY *pair = EVP_EC_gen("P-256");
@@ -97,7 +97,7 @@ static void peer_name(const struct tls *t, char *out, int cap) {
 }
 
 static int setup(void **state) {
-    assert_non_null(mkdtemp(dir));
+    temp_folder(dir, "tls");
     snprintf(cert, sizeof cert, "%s/cert.pem", dir);
     snprintf(key, sizeof key, "%s/key.pem", dir);
     make_cert("one");
@@ -114,9 +114,7 @@ static int setup(void **state) {
 static int teardown(void **state) {
     fx_stop(*state);
     free(*state);
-    unlink(cert);
-    unlink(key);
-    rmdir(dir);
+    temp_remove(dir);
     return 0;
 }
 
@@ -240,7 +238,7 @@ static void test_reload(void **state) {
     tls_close(&old);
     tls_close(&fresh);
     // A bad file changes nothing: a certificate of another key, then none at all.
-    char keep[64];
+    char keep[TEMP_PATH + 16];
     snprintf(keep, sizeof keep, "%s/keep.pem", dir);
     assert_int_equal(rename(key, keep), 0);
     make_cert("three");

@@ -5,13 +5,10 @@
 #include "gateway/job_answers.h"
 #include "model/source.h"
 #include "tests/model/model_fixture.h"
-#include <setjmp.h>
-#include <stdarg.h>
+#include "tests/support/assert_ok.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { CONTEXT = 64, NEW = 6 };
 
@@ -29,21 +26,16 @@ struct jx {
     struct err_info info;
 };
 
-static void check(enum err e, const struct err_info *info) {
-    if (e)
-        fail_msg("%s: %s", err_name(e), info->message);
-}
-
 static void jx_open(struct jx *x) {
     static const char model[] = "tests/golden/models/q8_0.gguf";
     struct mdl_source *src;
     memset(x, 0, sizeof *x);
     fx_open(&x->fx, model, &(struct fx_options){0});
-    check(mdl_source_open(model, &src, &x->info), &x->info);
-    check(mdl_source_tokenizer(src, &x->tokenizer, &x->info), &x->info);
+    assert_ok(mdl_source_open(model, &src, &x->info), &x->info);
+    assert_ok(mdl_source_tokenizer(src, &x->tokenizer, &x->info), &x->info);
     mdl_source_close(src);
-    check(chat_template_parse(template_text, sizeof template_text - 1, &x->template, &x->info),
-          &x->info);
+    assert_ok(chat_template_parse(template_text, sizeof template_text - 1, &x->template, &x->info),
+              &x->info);
     x->o = (struct job_prompt_opts){.tokenizer = x->tokenizer,
                                     .chat_template = x->template,
                                     .now = 1700000000,
@@ -59,8 +51,8 @@ static void jx_open(struct jx *x) {
                                    .max_model_len = CONTEXT,
                                    .max_queue = 2,
                                    .prefix_cache = true};
-    check(eng_create(&cfg, &x->engine, &x->info), &x->info);
-    check(eng_start(x->engine, &x->info), &x->info);
+    assert_ok(eng_create(&cfg, &x->engine, &x->info), &x->info);
+    assert_ok(eng_start(x->engine, &x->info), &x->info);
 }
 
 static void jx_close(struct jx *x) {
@@ -96,7 +88,7 @@ static void prompts_are_rendered_as_requests_are(void **state) {
     struct job_prompts p;
     json_t *doc;
     jx_open(&x);
-    check(read(&x, items, &doc, &p), &x.info);
+    assert_ok(read(&x, items, &doc, &p), &x.info);
     assert_int_equal(p.n, 3);
     for (int i = 0; i < 2; i++)
         assert_text(&x, &p.list[i], "2023<|im_start|>user\nab<|im_end|>\n<|im_start|>assistant\n");
@@ -112,11 +104,11 @@ static void prompts_are_rendered_as_requests_are(void **state) {
     job_prompts_fini(&p);
     json_decref(doc);
     x.o.completion = true;
-    check(read(&x, "[\"ab\"]", &doc, &p), &x.info);
+    assert_ok(read(&x, "[\"ab\"]", &doc, &p), &x.info);
     assert_text(&x, &p.list[0], "ab");
     job_prompts_fini(&p);
     json_decref(doc);
-    check(job_prompts_read(NULL, "required", &x.o, &p, &x.info), &x.info);
+    assert_ok(job_prompts_read(NULL, "required", &x.o, &p, &x.info), &x.info);
     assert_int_equal(p.n, 0);
     jx_close(&x);
 }
@@ -174,7 +166,7 @@ static void answer_of(const struct jx *x, const struct job_prompt *p, struct buf
     struct eng_stream *s;
     struct eng_event ev = {.type = ENG_EVENT_PROMPT};
     struct err_info info = {0};
-    check(eng_submit(x->engine, &r, &s, &info), &info);
+    assert_ok(eng_submit(x->engine, &r, &s, &info), &info);
     while (ev.type != ENG_EVENT_END)
         if (eng_stream_next(s, &ev) && ev.type == ENG_EVENT_TOKEN &&
             !tokenizer_is_special(x->tokenizer, ev.token)) {
@@ -193,9 +185,9 @@ static void answers_are_the_engines(void **state) {
     json_t *doc;
     jx_open(&x);
     const struct ask a = {.engine = x.engine};
-    check(read(&x, items, &doc, &p), &x.info);
+    assert_ok(read(&x, items, &doc, &p), &x.info);
     for (int round = 0; round < 2; round++) // again, over the first answers
-        check(job_prompts_ask(&p, &a, x.tokenizer, NEW, &x.info), &x.info);
+        assert_ok(job_prompts_ask(&p, &a, x.tokenizer, NEW, &x.info), &x.info);
     int compared = 0;
     for (size_t i = 0; i < p.n; i++) {
         struct buf b;
@@ -233,7 +225,7 @@ static void failing_allocations(void **state) {
     json_set_alloc_funcs(mem_alloc, mem_free);
     int64_t live = mem_live_blocks();
     mem_fail_after(0, false);
-    check(job_prompts_read(doc, "required", &x.o, &p, &x.info), &x.info);
+    assert_ok(job_prompts_read(doc, "required", &x.o, &p, &x.info), &x.info);
     uint64_t n = mem_fail_count();
     job_prompts_fini(&p);
     assert_true(n > 50);

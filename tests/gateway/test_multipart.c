@@ -2,7 +2,7 @@
 // multipart/form-data: what each body says, however it is cut, and what is refused.
 #include "base/buf.h"
 #include "gateway/multipart.h"
-#include "tests/gateway/cmocka_all.h"
+#include "tests/support/cmocka_all.h"
 #include <stdio.h>
 #include <string.h>
 

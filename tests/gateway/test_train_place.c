@@ -5,14 +5,11 @@
 #include "base/thread.h"
 #include "gateway/train_place.h"
 #include "tests/finetune/train_fixture.h"
-#include <setjmp.h>
-#include <stdarg.h>
+#include "tests/support/assert_ok.h"
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 enum {
     EXPONENT = 40,
@@ -24,11 +21,6 @@ enum {
     STEPS = 6,
     BLOCKS = 24
 };
-
-static void check(enum err e, const struct err_info *info) {
-    if (e)
-        fail_msg("%s: %s", err_name(e), info->message);
-}
 
 // ---- training
 
@@ -83,7 +75,7 @@ static void *train(void *arg) {
 
 static void open_trainer(struct trainer *t, const struct tf_golden *g, const struct mdl_config *c) {
     *t = (struct trainer){.g = g, .config = c};
-    check(mdl_adapter_create(c, ALL_TARGETS, 4, 8, false, &t->out, &t->info), &t->info);
+    assert_ok(mdl_adapter_create(c, ALL_TARGETS, 4, 8, false, &t->out, &t->info), &t->info);
 }
 
 // ---- serving
@@ -120,7 +112,7 @@ static struct eng_stream *ask(struct eng *e, const struct fx *x, int32_t number)
         .adapter_slot = -1,
         .wake = on_wake,
     };
-    check(eng_submit(e, &r, &s, &info), &info);
+    assert_ok(eng_submit(e, &r, &s, &info), &info);
     return s;
 }
 
@@ -169,7 +161,7 @@ static struct eng *make_engine(const struct fx *x, struct train_place *p) {
     struct err_info info;
     struct eng *e;
     assert_true(p->memory >= BLOCKS * x->ops->kv_block_bytes(&shape));
-    check(eng_create(&cfg, &e, &info), &info);
+    assert_ok(eng_create(&cfg, &e, &info), &info);
     p->engine = e;
     return e;
 }
@@ -177,7 +169,7 @@ static struct eng *make_engine(const struct fx *x, struct train_place *p) {
 static struct eng *open_engine(const struct fx *x, struct train_place *p) {
     struct err_info info;
     struct eng *e = make_engine(x, p);
-    check(eng_start(e, &info), &info);
+    assert_ok(eng_start(e, &info), &info);
     return e;
 }
 
@@ -204,17 +196,17 @@ static void test_both(void **state) {
     struct ft_exec_config cfg = config_of(&x);
     open_trainer(&alone, &g, &x.weights->config);
     open_trainer(&beside, &g, &x.weights->config);
-    check(ft_exec_create(&cfg, &alone.exec, &info), &info);
+    assert_ok(ft_exec_create(&cfg, &alone.exec, &info), &info);
     train(&alone);
-    check(alone.result, &alone.info);
+    assert_ok(alone.result, &alone.info);
     ft_exec_destroy(alone.exec);
 
-    check(train_place_init(&place, &info), &info);
+    assert_ok(train_place_init(&place, &info), &info);
     struct eng *e = open_engine(&x, &place);
     serve(e, &x, quiet);
     beside.expected = alone.out;
     beside.endless = true;
-    check(train_place_create(&place, &cfg, &beside.exec, &info), &info);
+    assert_ok(train_place_create(&place, &cfg, &beside.exec, &info), &info);
     assert_int_equal(thread_start(&thread, "trainer", train, &beside), ERR_OK);
     for (int i = 0; i < 3 || atomic_load(&beside.runs) < 2; i++) {
         serve(e, &x, busy);
@@ -222,7 +214,7 @@ static void test_both(void **state) {
     }
     atomic_store(&beside.quit, true);
     thread_join(&thread);
-    check(beside.result, &beside.info);
+    assert_ok(beside.result, &beside.info);
     train_place_destroy(&place, beside.exec);
     serve(e, &x, busy); // on memory that was lent
     assert_memory_equal(quiet, busy, sizeof quiet);
@@ -247,12 +239,12 @@ static void test_stop(void **state) {
     fx_open(&x, "tests/golden/models/f32.gguf", &(struct fx_options){0});
     tf_golden_read(&g, &x.weights->config, "f32");
     struct ft_exec_config cfg = config_of(&x);
-    check(train_place_init(&place, &info), &info);
+    assert_ok(train_place_init(&place, &info), &info);
     struct eng *e = open_engine(&x, &place);
     for (int i = 0; i < 5; i++) {
         open_trainer(&t, &g, &x.weights->config);
         t.endless = true;
-        check(train_place_create(&place, &cfg, &t.exec, &info), &info);
+        assert_ok(train_place_create(&place, &cfg, &t.exec, &info), &info);
         assert_int_equal(thread_start(&thread, "trainer", train, &t), ERR_OK);
         usleep((useconds_t)i * 300);
         train_place_stop(&place);
@@ -316,13 +308,13 @@ static void test_end_under_load(void **state) {
     fx_open(&x, "tests/golden/models/f32.gguf", &(struct fx_options){0});
     tf_golden_read(&g, &x.weights->config, "f32");
     struct ft_exec_config cfg = config_of(&x);
-    check(train_place_init(&place, &info), &info);
+    assert_ok(train_place_init(&place, &info), &info);
     const struct eng_background b = train_place_background(&place);
     struct eng *e = make_engine(&x, &place);
     open_trainer(&t, &g, &x.weights->config);
     struct eng_stream *s = decoding(e, &x, &a);
     train_place_name(&place, "ftjob-1");
-    check(train_place_create(&place, &cfg, &t.exec, &info), &info);
+    assert_ok(train_place_create(&place, &cfg, &t.exec, &info), &info);
     train_place_read(&place, &seen);
     assert_string_equal(seen.job, "ftjob-1");
     assert_string_equal(seen.reason, "");
@@ -343,8 +335,8 @@ static void test_end_under_load(void **state) {
     thread_join(&thread);
     assert_int_equal(t.result, ERR_CANCELLED);
     assert_false(b.urgent(b.arg));
-    check(ft_exec_clear(t.exec, &info), &info); // state needs no slice
-    check(ft_exec_get(t.exec, t.out, NULL, NULL, &info), &info);
+    assert_ok(ft_exec_clear(t.exec, &info), &info); // state needs no slice
+    assert_ok(ft_exec_get(t.exec, t.out, NULL, NULL, &info), &info);
     assert_memory_equal(t.out->memory, g.start->memory, t.out->values * sizeof(float));
     struct leaver l = {&place, t.exec};
     assert_int_equal(thread_start(&thread, "leaver", leave, &l), ERR_OK);

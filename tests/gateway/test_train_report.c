@@ -4,7 +4,8 @@
 #include "base/diskio.h"
 #include "gateway/train_report.h"
 #include "tests/base/disk_replay.h"
-#include "tests/cmocka_all.h"
+#include "tests/support/assert_ok.h"
+#include "tests/support/temp_folder.h"
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -12,11 +13,6 @@
 #include <string.h>
 
 enum { SAVE_EVERY = 3, STEPS = 8 };
-
-static void ok(enum err e, const struct err_info *info) {
-    if (e)
-        fail_msg("%s: %s", err_name(e), info->message);
-}
 
 static enum err step(struct train_report *r, int64_t n, struct err_info *info) {
     struct ft_state s;
@@ -78,16 +74,16 @@ static bool goes_on(void *arg, const char *path, int mark, char why[REPLAY_WHY])
 static void test_power_loss(void **state) {
     struct train_report r;
     struct err_info info = {0};
-    char folder[64], why[REPLAY_WHY] = "";
+    char folder[TEMP_PATH], why[REPLAY_WHY] = "";
     (void)state;
-    replay_folder(folder, "report");
+    temp_folder_in_memory(folder, "report");
     struct replay *rec = replay_begin(folder);
-    ok(open_report(&r, folder, 0, &info), &info);
+    assert_ok(open_report(&r, folder, 0, &info), &info);
     for (int64_t n = 1; n <= STEPS; n++) {
-        ok(step(&r, n, &info), &info);
+        assert_ok(step(&r, n, &info), &info);
         if (n % SAVE_EVERY)
             continue;
-        ok(train_report_sync(&r, &info), &info);
+        assert_ok(train_report_sync(&r, &info), &info);
         replay_mark(rec, (int)n); // a checkpoint may be written from here on
     }
     train_report_close(&r);
@@ -96,7 +92,7 @@ static void test_power_loss(void **state) {
     assert_string_equal(why, "");
     struct replay_result x = replay_run(rec, 64, goes_on, NULL);
     replay_free(rec);
-    replay_remove(folder);
+    temp_remove(folder);
     if (x.bad)
         fail_msg("%d of %d states: %s", x.bad, x.states, x.first);
 }
@@ -110,10 +106,10 @@ static void test_disk_full(void **state) {
     static const struct diskio_hook hook = {.before = full};
     struct train_report r;
     struct err_info info = {0};
-    char folder[64];
+    char folder[TEMP_PATH];
     (void)state;
-    replay_folder(folder, "report");
-    ok(open_report(&r, folder, 0, &info), &info);
+    temp_folder_in_memory(folder, "report");
+    assert_ok(open_report(&r, folder, 0, &info), &info);
     diskio_set_hook(&hook);
     assert_int_equal(step(&r, 1, &info), ERR_DISK_FULL);
     assert_non_null(strstr(info.message, "metrics.csv"));
@@ -122,7 +118,7 @@ static void test_disk_full(void **state) {
     train_report_close(&r); // of zeros
     assert_int_equal(train_report_open(&r, "/nonexistent", 0, &clock_system, &info), ERR_NOT_FOUND);
     train_report_close(&r);
-    replay_remove(folder);
+    temp_remove(folder);
 }
 
 int main(void) {

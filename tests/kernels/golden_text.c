@@ -1,13 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "golden_text.h"
 #include "base/mem.h"
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
+#include "tests/support/cmocka_all.h"
 #include <stdio.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { ARRAYS = 128 };
 

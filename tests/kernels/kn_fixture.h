@@ -4,12 +4,8 @@
 #pragma once
 #include "kernels/cpu/cpu_internal.h"
 #include "kernels/device.h"
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
+#include "tests/support/cmocka_all.h"
 #include <stdint.h>
-
-#include <cmocka.h>
 
 struct kn_fixture {
     const struct kn_ops *ops;

@@ -2,13 +2,10 @@
 // Element types against what Python's gguf package makes of them (tests/golden/tensor).
 #include "base/mem.h"
 #include "kernels/tensor.h"
+#include "tests/support/cmocka_all.h"
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static void read_exactly(FILE *f, void *p, size_t n) {
     assert_int_equal(fread(p, 1, n, f), n);

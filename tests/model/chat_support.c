@@ -1,11 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "chat_support.h"
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
+#include "tests/support/cmocka_all.h"
 #include <string.h>
-
-#include <cmocka.h>
 
 struct rendered render_json(const char *text, size_t len, json_t *vars, int64_t now,
                             const struct chat_limits *limits) {

@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/model/forward_doubles.h"
 #include "base/hash.h"
-#include <setjmp.h>
-#include <stdarg.h>
+#include "tests/support/cmocka_all.h"
 #include <string.h>
-
-#include <cmocka.h>
 
 // ---- clock
 

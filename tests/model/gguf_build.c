@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/model/gguf_build.h"
-#include <setjmp.h>
-#include <stdarg.h>
+#include "tests/support/cmocka_all.h"
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static void put(struct buf *b, uint64_t v, size_t n) {
     for (size_t i = 0; i < n; i++)

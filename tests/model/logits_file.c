@@ -1,14 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/model/logits_file.h"
 #include "base/mem.h"
+#include "tests/support/cmocka_all.h"
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static void read_or_fail(FILE *f, void *to, size_t bytes) {
     if (fread(to, 1, bytes, f) != bytes)

@@ -1,12 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/model/model_fixture.h"
 #include "base/mem.h"
-#include <setjmp.h>
-#include <stdarg.h>
+#include "tests/support/cmocka_all.h"
 #include <stdio.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static void check(enum err e, const struct err_info *info, const char *what) {
     if (e)

@@ -4,18 +4,16 @@
 #include "base/hash.h"
 #include "base/mem.h"
 #include "model/adapter.h"
-#include "tests/model/disk.h"
+#include "tests/support/cmocka_all.h"
+#include "tests/support/disk.h"
+#include "tests/support/temp_folder.h"
 #include <fcntl.h>
 #include <jansson.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #define ADAPTERS "tests/golden/adapters/"
 #define CONFIG "adapter_config.json"
@@ -30,7 +28,7 @@ static char dir[DISK_PATH]; // of the running test
 static int teardown(void **state) {
     (void)state;
     if (*dir)
-        disk_remove(dir);
+        temp_remove(dir);
     *dir = '\0';
     return 0;
 }
@@ -39,7 +37,7 @@ static void begin(const char *name) {
     char from[DISK_PATH];
     snprintf(from, sizeof from, ADAPTERS "%s", name);
     teardown(NULL);
-    disk_temp(dir);
+    temp_folder(dir, "model");
     disk_copy_folder(from, dir);
 }
 
@@ -411,7 +409,7 @@ static void test_round_trip(void **state) {
         snprintf(path, sizeof path, ADAPTERS "%s", names[i]);
         struct mdl_adapter *a = read_ok(path);
         teardown(NULL);
-        disk_temp(dir);
+        temp_folder(dir, "model");
         enum err e = mdl_adapter_write(dir, &shape, a, "hf-f32", digest, &info);
         if (e)
             fail_msg("%s: %s", err_name(e), info.message);
@@ -447,7 +445,7 @@ static void test_create(void **state) {
         assert_true(a->modules[1][MDL_TARGET_DOWN].a[i] == 0);
         a->modules[1][MDL_TARGET_DOWN].a[i] = (float)i;
     }
-    disk_temp(dir);
+    temp_folder(dir, "model");
     assert_int_equal(mdl_adapter_write("/nowhere", &shape, a, NULL, NULL, &info), ERR_NOT_FOUND);
     assert_int_equal(mdl_adapter_write(dir, &shape, a, NULL, NULL, &info), ERR_OK);
     struct mdl_adapter *b = read_ok(dir);

@@ -10,13 +10,10 @@
 #include "base/hash.h"
 #include "base/mem.h"
 #include "tests/model/model_fixture.h"
-#include <setjmp.h>
-#include <stdarg.h>
+#include "tests/support/cmocka_all.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { DOCS = 6, DOC_TOKENS = 44, DEVICES = 3, BLOCKS = 64, DOC_BLOCKS = 3 };
 

@@ -2,13 +2,9 @@
 // A chat template is a stranger's program: what it may cost, and what happens when memory runs out.
 #include "base/mem.h"
 #include "chat_support.h"
+#include "tests/support/cmocka_all.h"
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static void expect(const char *text, enum err want) {
     struct rendered r = render(text, "{\"s\": \"abc\", \"l\": [1, 2]}");

@@ -3,12 +3,8 @@
 // are written out by hand: [T:...] is the template's, [L:...] literal.
 #include "base/mem.h"
 #include "chat_support.h"
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
+#include "tests/support/cmocka_all.h"
 #include <string.h>
-
-#include <cmocka.h>
 
 static const char *vars =
     "{\"bos_token\": \"<s>\", \"eos_token\": \"</s>\", \"pad_token\": \"<p>\", \"unk_token\": "

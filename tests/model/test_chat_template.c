@@ -1,12 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Chat templates against jinja2: tests/golden/chat_template/cases.json, made by make_golden.py there.
 #include "chat_support.h"
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
+#include "tests/support/cmocka_all.h"
 #include <string.h>
-
-#include <cmocka.h>
 
 static const char *golden = "tests/golden/chat_template/cases.json";
 

@@ -5,13 +5,9 @@
 #include "base/hash.h"
 #include "base/utf8.h"
 #include "model/template/unicode.h"
+#include "tests/support/cmocka_all.h"
 #include <jansson.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static const char *golden = "tests/golden/chat_template/unicode.json";
 

@@ -2,14 +2,11 @@
 // config.json and generation_config.json: what is read, what is refused by name; RoPE frequencies
 // against transformers (tests/golden/rope/).
 #include "model/config.h"
+#include "tests/support/cmocka_all.h"
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 // A whole config.json, with more fields in front (a field must not be there twice).
 #define BASE                                                                                       \

@@ -4,13 +4,10 @@
 #include "base/mem.h"
 #include "model/source.h"
 #include "tests/model/tokenizer_support.h"
-#include <setjmp.h>
-#include <stdarg.h>
+#include "tests/support/cmocka_all.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { HEX = 2 * SHA256_BYTES + 1 };
 

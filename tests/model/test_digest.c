@@ -3,18 +3,16 @@
 // and the cache: what it remembers, and when it must not be believed.
 #include "base/mem.h"
 #include "model/digest.h"
-#include "tests/model/disk.h"
+#include "tests/support/cmocka_all.h"
+#include "tests/support/disk.h"
+#include "tests/support/temp_folder.h"
 #include <dirent.h>
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #define MODELS "tests/golden/models/"
 
@@ -108,8 +106,8 @@ static void test_cache(void **state) {
     char dir[DISK_PATH], cache[DISK_PATH], model[DISK_PATH], path[DISK_PATH], hex[65], other[65];
     struct clock_manual clock;
     clock_manual_init(&clock, 0, LATER);
-    disk_temp(dir);
-    disk_temp(cache);
+    temp_folder(dir, "model");
+    temp_folder(cache, "model");
     disk_copy(MODELS "f32.gguf", disk_join(model, dir, "m.gguf"));
     golden("f32.gguf", hex);
     golden("f16.gguf", other);
@@ -141,8 +139,8 @@ static void test_cache(void **state) {
     disk_write(path, good, n);
     expect_digest(model, cache, &clock.clock, other);
     free(good);
-    disk_remove(dir);
-    disk_remove(cache);
+    temp_remove(dir);
+    temp_remove(cache);
 }
 
 static void test_cache_not_used(void **state) {
@@ -150,8 +148,8 @@ static void test_cache_not_used(void **state) {
     char dir[DISK_PATH], cache[DISK_PATH], model[DISK_PATH], path[DISK_PATH], hex[65];
     struct clock_manual clock;
     struct stat st;
-    disk_temp(dir);
-    disk_temp(cache);
+    temp_folder(dir, "model");
+    temp_folder(cache, "model");
     disk_copy(MODELS "f32.gguf", disk_join(model, dir, "m.gguf"));
     golden("f32.gguf", hex);
     // Changed a second ago: it could change again within the same time stamp.
@@ -164,7 +162,7 @@ static void test_cache_not_used(void **state) {
     expect_digest(model, cache, &clock.clock, hex);
     expect_digest(model, model, &clock.clock, hex);
     // A link in the place of an entry is neither followed nor written through.
-    disk_temp(cache);
+    temp_folder(cache, "model");
     expect_digest(model, cache, &clock.clock, hex);
     entry(cache, path);
     char aside[DISK_PATH];
@@ -177,8 +175,8 @@ static void test_cache_not_used(void **state) {
     char *p = disk_read(aside, &n);
     assert_non_null(strstr(p, "00000000000000000000000000000000"));
     free(p);
-    disk_remove(dir);
-    disk_remove(cache);
+    temp_remove(dir);
+    temp_remove(cache);
 }
 
 static void test_changed_meanwhile(void **state) {
@@ -186,7 +184,7 @@ static void test_changed_meanwhile(void **state) {
     char dir[DISK_PATH], model[DISK_PATH];
     struct err_info info;
     bool done = false;
-    disk_temp(dir);
+    temp_folder(dir, "model");
     disk_copy(MODELS "q4_1.gguf", disk_join(model, dir, "m.gguf"));
     struct mdl_digest *d = begin(model, NULL, NULL);
     assert_int_equal(mdl_digest_step(d, 1, &done, &info), ERR_OK);
@@ -203,7 +201,7 @@ static void test_changed_meanwhile(void **state) {
     assert_int_equal(mdl_digest_step(d, 1 << 20, &done, &info), ERR_IO);
     assert_non_null(strstr(info.message, "has become shorter"));
     mdl_digest_destroy(d);
-    disk_remove(dir);
+    temp_remove(dir);
 }
 
 static void test_allocation_failures(void **state) {

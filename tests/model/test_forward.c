@@ -5,12 +5,9 @@
 #include "model/forward_internal.h"
 #include "tests/model/forward_doubles.h"
 #include "tests/model/model_fixture.h"
-#include <setjmp.h>
-#include <stdarg.h>
+#include "tests/support/cmocka_all.h"
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { N = 45 }; // tokens of a test sequence, no multiple of anything
 

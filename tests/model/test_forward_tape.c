@@ -4,12 +4,9 @@
 #include "base/mem.h"
 #include "tests/model/forward_doubles.h"
 #include "tests/model/model_fixture.h"
+#include "tests/support/cmocka_all.h"
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { ROWS = 12 };
 

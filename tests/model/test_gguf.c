@@ -4,13 +4,10 @@
 #include "base/mem.h"
 #include "model/gguf.h"
 #include "tests/model/gguf_build.h"
+#include "tests/support/cmocka_all.h"
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { F32 = 0, Q8_0 = 8 }; // tensor types
 enum { U8, I8, U16, I16, U32, I32, FLT32, BOOL, STR, ARR, U64, I64, FLT64 };

@@ -9,12 +9,9 @@
 #include "model/source_internal.h"
 #include "tests/model/logits_file.h"
 #include "tests/model/model_fixture.h"
-#include <setjmp.h>
-#include <stdarg.h>
+#include "tests/support/cmocka_all.h"
 #include <stdio.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 // Logits are a few units wide, and the rounding that is modelled moves them by a tenth. The prompts
 // were chosen so that no rounding is a near tie, so f32 noise is what may differ.

@@ -7,12 +7,9 @@
 #include "model/lora.h"
 #include "tests/model/logits_file.h"
 #include "tests/model/model_fixture.h"
-#include <setjmp.h>
-#include <stdarg.h>
+#include "tests/support/assert_ok.h"
 #include <stdio.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #define MODEL "tests/golden/models/hf-f32"
 
@@ -32,22 +29,17 @@ struct lx {
     int32_t block; // the next free one
 };
 
-static void ok(enum err e, const struct err_info *info) {
-    if (e)
-        fail_msg("%s: %s", err_name(e), info->message);
-}
-
 static void lx_open(struct lx *l, const char *isa) {
     struct err_info info = {.code = ERR_OK};
     memset(l, 0, sizeof *l);
     fx_open(&l->x, MODEL, &(struct fx_options){.isa = isa, .n_blocks = 512});
     struct mdl_weights *w = l->x.weights;
-    ok(mdl_lora_slots_create(w, l->x.queue, ADAPTERS, &l->slots, &info), &info);
+    assert_ok(mdl_lora_slots_create(w, l->x.queue, ADAPTERS, &l->slots, &info), &info);
     for (int i = 0; i < ADAPTERS; i++) {
         char path[128];
         snprintf(path, sizeof path, "tests/golden/adapters/%s", names[i]);
-        ok(mdl_adapter_read(path, &w->config, NULL, &l->adapters[i], &info), &info);
-        ok(mdl_lora_create(w, l->x.queue, l->adapters[i], &l->loras[i], &info), &info);
+        assert_ok(mdl_adapter_read(path, &w->config, NULL, &l->adapters[i], &info), &info);
+        assert_ok(mdl_lora_create(w, l->x.queue, l->adapters[i], &l->loras[i], &info), &info);
         assert_int_equal(mdl_lora_bytes(l->loras[i]), mdl_lora_bytes_for(w, l->adapters[i]));
         logits_file_read(path, isa, &l->golden[i]);
     }
@@ -158,9 +150,9 @@ static void quantised(const char *isa) {
     struct err_info info = {.code = ERR_OK};
     memset(&l, 0, sizeof l);
     fx_open(&l.x, "tests/golden/models/q4_1.gguf", &(struct fx_options){.isa = isa});
-    ok(mdl_lora_slots_create(l.x.weights, l.x.queue, 2, &l.slots, &info), &info);
-    ok(mdl_adapter_read(path, &l.x.weights->config, NULL, &l.adapters[0], &info), &info);
-    ok(mdl_lora_create(l.x.weights, l.x.queue, l.adapters[0], &l.loras[0], &info), &info);
+    assert_ok(mdl_lora_slots_create(l.x.weights, l.x.queue, 2, &l.slots, &info), &info);
+    assert_ok(mdl_adapter_read(path, &l.x.weights->config, NULL, &l.adapters[0], &info), &info);
+    assert_ok(mdl_lora_create(l.x.weights, l.x.queue, l.adapters[0], &l.loras[0], &info), &info);
     logits_file_read(path, isa, &l.golden[0]);
     assert_int_equal(mdl_lora_set(l.slots, 1, l.loras[0]), ERR_OK);
     lx_batch(&l);
@@ -280,11 +272,11 @@ static void test_pieces(void **state) {
     assert_non_null(found);
     memset(l.x.logits, 0, bytes);
     recorded = 0;
-    ok(mdl_forward_begin(l.x.forward, &l.b.b, &l.x.kv, mdl_lora_hooks(l.slots), NULL, &info),
-       &info);
+    assert_ok(mdl_forward_begin(l.x.forward, &l.b.b, &l.x.kv, mdl_lora_hooks(l.slots), NULL, &info),
+              &info);
     for (bool done = false; !done;) {
         l.x.forward->scale = 1e9; // each piece is held to be far too large
-        ok(mdl_forward_run(l.x.forward, 0, &done, &info), &info);
+        assert_ok(mdl_forward_run(l.x.forward, 0, &done, &info), &info);
     }
     assert_true(recorded >= 2 * whole);
     assert_memory_equal(l.x.logits, found, bytes);
@@ -303,7 +295,7 @@ static void test_download(void **state) {
         float *kept = mem_dup(a->memory, a->values * sizeof *kept);
         assert_non_null(kept);
         memset(a->memory, 0x55, a->values * sizeof *kept);
-        ok(mdl_lora_download(l.loras[i], l.x.queue, a, &info), &info);
+        assert_ok(mdl_lora_download(l.loras[i], l.x.queue, a, &info), &info);
         assert_memory_equal(a->memory, kept, a->values * sizeof *kept);
         mem_free(kept);
     }
@@ -328,8 +320,8 @@ static void check_sixteen_bits(enum kn_dtype t) {
         all[i] = t == KN_BF16 ? kn_bf16_to_f32(kn_f32_to_bf16(all[i]))
                               : kn_f16_to_f32(kn_f32_to_f16(all[i]));
     a->modules[1][MDL_TARGET_K].b[3] = 1.0f + 0x1p-20f;
-    ok(mdl_lora_create(l.x.weights, l.x.queue, a, &narrow, &info), &info);
-    ok(mdl_lora_create_f32(l.x.weights, l.x.queue, a, &wide, &info), &info);
+    assert_ok(mdl_lora_create(l.x.weights, l.x.queue, a, &narrow, &info), &info);
+    assert_ok(mdl_lora_create_f32(l.x.weights, l.x.queue, a, &wide, &info), &info);
     assert_int_equal(mdl_lora_bytes(narrow), mdl_lora_bytes_for(l.x.weights, a));
     assert_true(mdl_lora_bytes(narrow) < mdl_lora_bytes(wide) * 7 / 10);
     for (int i = 0; i < MDL_TARGETS; i++) {
@@ -344,7 +336,7 @@ static void check_sixteen_bits(enum kn_dtype t) {
     float *values = mem_dup(a->memory, a->values * sizeof *values);
     assert_non_null(values);
     memset(a->memory, 0xff, a->values * sizeof *values);
-    ok(mdl_lora_download(narrow, l.x.queue, a, &info), &info);
+    assert_ok(mdl_lora_download(narrow, l.x.queue, a, &info), &info);
     assert_memory_equal(a->memory, values, a->values * sizeof *values);
     mem_free(values);
     mem_free(one);
@@ -397,7 +389,7 @@ static void test_refused(void **state) {
     fx_open(&x, MODEL, &(struct fx_options){0});
     struct mdl_config other = x.weights->config;
     other.n_layers = 1;
-    ok(mdl_adapter_create(&other, 1, 4, 8, false, &a, &info), &info);
+    assert_ok(mdl_adapter_create(&other, 1, 4, 8, false, &a, &info), &info);
     assert_int_equal(mdl_lora_create(x.weights, x.queue, a, &l, &info), ERR_INVALID);
     assert_int_equal(mdl_lora_slots_create(x.weights, x.queue, 0, &s, &info), ERR_INVALID);
     assert_int_equal(mdl_lora_slots_create(x.weights, x.queue, 1 << 20, &s, &info), ERR_INVALID);

@@ -3,13 +3,10 @@
 // (tests/golden/safetensors/), and what errors say.
 #include "base/mem.h"
 #include "model/safetensors.h"
-#include <setjmp.h>
-#include <stdarg.h>
+#include "tests/support/cmocka_all.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { MAX_FILE = 2048 };
 

@@ -9,14 +9,11 @@
 // GRAFT_TEST_MODEL: the Q4_1 file. GRAFT_TEST_MODEL_DIR: a folder with smollm2-*.gguf.
 #include "base/mem.h"
 #include "tests/model/model_fixture.h"
+#include "tests/support/cmocka_all.h"
 #include <jansson.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
-
-#include <cmocka.h>
 
 enum { MAX_IDS = 2048, CHUNK = 300 };
 

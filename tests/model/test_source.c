@@ -5,19 +5,17 @@
 #include "base/hash.h"
 #include "base/mem.h"
 #include "model/source.h"
-#include "tests/model/disk.h"
 #include "tests/model/gguf_build.h"
+#include "tests/support/cmocka_all.h"
+#include "tests/support/disk.h"
+#include "tests/support/temp_folder.h"
 #include <fcntl.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #define MODELS "tests/golden/models/"
 
@@ -186,7 +184,7 @@ static void test_tokenizer(void **state) {
 static void test_no_model(void **state) {
     (void)state;
     char dir[DISK_PATH], path[DISK_PATH];
-    disk_temp(dir);
+    temp_folder(dir, "model");
     open_fails(disk_join(path, dir, "absent"), ERR_NOT_FOUND, "cannot open: No such file");
     open_fails(dir, ERR_NOT_FOUND, "no config.json");
     open_fails("/dev/null", ERR_FORMAT, "not a regular file");
@@ -197,7 +195,7 @@ static void test_no_model(void **state) {
     open_fails(MODELS "hf-f32/model.safetensors", ERR_UNSUPPORTED, "not a GGUF file; a model is");
     disk_write(disk_join(path, dir, "short.gguf"), "GGUF", 4);
     open_fails(path, ERR_FORMAT, "runs past the end of the file (byte 4)");
-    disk_remove(dir);
+    temp_remove(dir);
 }
 
 // A file that shrinks while a model is loaded from it is an error, not a signal.
@@ -206,7 +204,7 @@ static void test_truncated_while_open(void **state) {
     char dir[DISK_PATH], path[DISK_PATH];
     struct err_info info;
     size_t n_short = 0;
-    disk_temp(dir);
+    temp_folder(dir, "model");
     disk_copy(MODELS "f32.gguf", disk_join(path, dir, "m.gguf"));
     struct mdl_source *s = open_ok(path);
     assert_int_equal(mdl_source_check_unchanged(s, &info), ERR_OK);
@@ -239,7 +237,7 @@ static void test_truncated_while_open(void **state) {
     assert_int_equal(utimensat(AT_FDCWD, path, times, 0), 0);
     assert_int_equal(mdl_source_check_unchanged(s, &info), ERR_IO);
     mdl_source_close(s);
-    disk_remove(dir);
+    temp_remove(dir);
 }
 
 // A file that is replaced as one should (aside, then rename) is read as it was.
@@ -247,7 +245,7 @@ static void test_replaced_while_open(void **state) {
     (void)state;
     char dir[DISK_PATH], path[DISK_PATH], aside[DISK_PATH];
     struct err_info info;
-    disk_temp(dir);
+    temp_folder(dir, "model");
     disk_copy(MODELS "f32.gguf", disk_join(path, dir, "m.gguf"));
     struct mdl_source *s = open_ok(path);
     disk_write(disk_join(aside, dir, "aside"), "x", 1);
@@ -257,7 +255,7 @@ static void test_replaced_while_open(void **state) {
     assert_int_equal(mdl_source_check_unchanged(s, &info), ERR_OK);
     assert_int_equal(mdl_source_read(s, t, t->bytes, 1, &info, &info), ERR_INTERNAL);
     mdl_source_close(s);
-    disk_remove(dir);
+    temp_remove(dir);
 }
 
 // The metadata of a small llama; `skip` leaves that key out, so that a test can set another value.

@@ -4,15 +4,13 @@
 #include "base/hash.h"
 #include "base/mem.h"
 #include "model/source.h"
-#include "tests/model/disk.h"
-#include <setjmp.h>
-#include <stdarg.h>
+#include "tests/support/cmocka_all.h"
+#include "tests/support/disk.h"
+#include "tests/support/temp_folder.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #define MODELS "tests/golden/models/"
 #define INDEX "model.safetensors.index.json"
@@ -21,7 +19,7 @@
 static char dir[DISK_PATH]; // of the running test
 
 static int setup(const char *model) {
-    disk_temp(dir);
+    temp_folder(dir, "model");
     disk_copy_folder(model, dir);
     return 0;
 }
@@ -39,7 +37,7 @@ static int setup_llama3(void **state) {
 }
 static int teardown(void **state) {
     (void)state;
-    disk_remove(dir);
+    temp_remove(dir);
     return 0;
 }
 
@@ -252,12 +250,12 @@ static void test_weights(void **state) {
 static void test_links(void **state) {
     (void)state;
     char blobs[DISK_PATH], blob[DISK_PATH];
-    disk_temp(blobs);
+    temp_folder(blobs, "model");
     disk_copy(in_dir("model.safetensors"), disk_join(blob, blobs, "1234abcd"));
     drop("model.safetensors");
     assert_int_equal(symlink(blob, in_dir("model.safetensors")), 0);
     mdl_source_close(open_ok());
-    disk_remove(blobs);
+    temp_remove(blobs);
     open_fails(ERR_NOT_FOUND, "neither model.safetensors");
 }
 

@@ -4,13 +4,10 @@
 #include "base/mem.h"
 #include "model/tokenizer_internal.h"
 #include "tests/model/tokenizer_support.h"
-#include <setjmp.h>
-#include <stdarg.h>
+#include "tests/support/cmocka_all.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static const struct tok_encode_opts full = {.add_special = true, .parse_special = true};
 static const struct tok_encode_opts plain = {.add_special = true};

@@ -4,14 +4,11 @@
 #include "base/mem.h"
 #include "model/source.h"
 #include "tests/model/tokenizer_support.h"
+#include "tests/support/cmocka_all.h"
 #include <jansson.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 // --- GGUF arrays made from a golden tokenizer.json
 

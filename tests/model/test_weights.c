@@ -4,12 +4,9 @@
 #include "base/mem.h"
 #include "model/source_internal.h"
 #include "tests/model/model_fixture.h"
-#include <setjmp.h>
-#include <stdarg.h>
+#include "tests/support/cmocka_all.h"
 #include <stdio.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 struct setup {
     struct kn_device *device;

@@ -2,41 +2,19 @@
 #include "tests/serving/adapter_support.h"
 #include "base/hash.h"
 #include "base/mem.h"
-#include <dirent.h>
+#include "tests/support/cmocka_all.h"
+#include "tests/support/temp_folder.h"
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
-// cmocka.h needs setjmp.h, stdarg.h and stddef.h
-#include <cmocka.h>
 
 void adapter_dir_open(struct adapter_dir *d) {
-    snprintf(d->path, sizeof d->path, "/tmp/graft-adapters-XXXXXX");
-    assert_non_null(mkdtemp(d->path));
-}
-
-static void remove_files(const char *path) {
-    char name[512];
-    DIR *dir = opendir(path);
-    for (struct dirent *e; dir && (e = readdir(dir));) {
-        if (e->d_name[0] == '.')
-            continue;
-        snprintf(name, sizeof name, "%s/%s", path, e->d_name);
-        if (unlink(name))
-            remove_files(name);
-    }
-    if (dir)
-        closedir(dir);
-    rmdir(path);
+    temp_folder(d->path, "adapters");
 }
 
 void adapter_dir_close(struct adapter_dir *d) {
-    remove_files(d->path);
+    temp_remove(d->path);
 }
 
 static void write_out(const struct adapter_dir *d, const char *name, const struct mdl_config *c,

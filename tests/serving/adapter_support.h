@@ -4,9 +4,10 @@
 #pragma once
 #include "model/adapter.h"
 #include "model/weights.h"
+#include "tests/support/temp_folder.h"
 
 struct adapter_dir {
-    char path[64];
+    char path[TEMP_PATH];
 };
 void adapter_dir_open(struct adapter_dir *d);
 void adapter_dir_close(struct adapter_dir *d); // removes it with all adapters

@@ -5,13 +5,9 @@
 #include "model/source.h"
 #include "serving/adapter_registry.h"
 #include "tests/serving/adapter_support.h"
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
+#include "tests/support/cmocka_all.h"
 #include <stdio.h>
 #include <string.h>
-// cmocka.h needs setjmp.h, stdarg.h and stddef.h
-#include <cmocka.h>
 
 static const char *const base_names[] = {"base"};
 

@@ -5,13 +5,9 @@
 #include "base/mem.h"
 #include "base/utf8.h"
 #include "serving/assemble.h"
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
+#include "tests/support/cmocka_all.h"
 #include <stdio.h>
 #include <string.h>
-// cmocka.h needs the four above
-#include <cmocka.h>
 
 struct example {
     const char *bytes; // what the tokens add up to

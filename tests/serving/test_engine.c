@@ -3,13 +3,9 @@
 #include "base/mem.h"
 #include "serving/engine_internal.h"
 #include "tests/serving/engine_support.h"
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
+#include "tests/support/cmocka_all.h"
 #include <stdio.h>
 #include <string.h>
-// cmocka.h needs the four above
-#include <cmocka.h>
 
 static void a_second_request_finds_the_prefix(void **state) {
     (void)state;

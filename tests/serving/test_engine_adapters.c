@@ -10,16 +10,12 @@
 #include "serving/engine_internal.h"
 #include "tests/model/model_fixture.h"
 #include "tests/serving/adapter_support.h"
+#include "tests/support/cmocka_all.h"
 #include <semaphore.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-// cmocka.h needs setjmp.h, stdarg.h and stddef.h
-#include <cmocka.h>
 
 enum { ADAPTERS = 5, PROMPT = 20, NEW = 6, FORCED = 6 };
 

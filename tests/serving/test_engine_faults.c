@@ -4,12 +4,8 @@
 #include "base/mem.h"
 #include "serving/engine_internal.h"
 #include "tests/serving/engine_support.h"
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
+#include "tests/support/cmocka_all.h"
 #include <string.h>
-// cmocka.h needs the four above
-#include <cmocka.h>
 
 static struct client *client_of(const int32_t *prompt, int32_t n, int32_t max_tokens) {
     struct client *c = mem_zalloc(sizeof *c);

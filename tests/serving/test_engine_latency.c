@@ -4,14 +4,10 @@
 #include "base/mem.h"
 #include "serving/engine.h"
 #include "tests/serving/fake_forward.h"
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
+#include "tests/support/cmocka_all.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-// cmocka.h needs the four above
-#include <cmocka.h>
 
 enum { MAX_TOKENS = 2500, MAX_USERS = 40, LONG = 4000 };
 

@@ -5,12 +5,8 @@
 #include "base/mem.h"
 #include "serving/engine_internal.h"
 #include "tests/serving/engine_support.h"
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
+#include "tests/support/cmocka_all.h"
 #include <string.h>
-// cmocka.h needs the four above
-#include <cmocka.h>
 
 struct dummy {
     struct kn_device d;

@@ -4,13 +4,9 @@
 #include "base/mem.h"
 #include "serving/engine_internal.h"
 #include "tests/serving/engine_support.h"
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
+#include "tests/support/cmocka_all.h"
 #include <stdio.h>
 #include <string.h>
-// cmocka.h needs the four above
-#include <cmocka.h>
 
 static void limits_end_a_choice(void **state) {
     (void)state;

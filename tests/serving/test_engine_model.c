@@ -9,14 +9,10 @@
 #include "base/mem.h"
 #include "serving/engine.h"
 #include "tests/model/model_fixture.h"
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
+#include "tests/support/cmocka_all.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-// cmocka.h needs setjmp.h, stdarg.h and stddef.h
-#include <cmocka.h>
 
 enum { DOCS = 6, CHOICES = 2, MAX_PROMPT = 90, MAX_NEW = 24, CLIENTS = 12, TOP = 3 };
 

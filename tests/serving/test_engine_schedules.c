@@ -4,11 +4,7 @@
 // however small the pool.
 #include "base/mem.h"
 #include "tests/serving/engine_support.h"
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-// cmocka.h needs setjmp.h, stdarg.h and stddef.h
-#include <cmocka.h>
+#include "tests/support/cmocka_all.h"
 
 struct play {
     struct kn_device d;

@@ -5,15 +5,11 @@
 #include "base/mem.h"
 #include "base/thread.h"
 #include "tests/serving/engine_support.h"
+#include "tests/support/cmocka_all.h"
 #include <semaphore.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
-// cmocka.h needs setjmp.h, stdarg.h and stddef.h
-#include <cmocka.h>
 
 #define MUST(cond)                                                                                 \
     do {                                                                                           \

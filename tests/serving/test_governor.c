@@ -1,11 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the governor allows, on made-up times.
 #include "serving/governor.h"
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-// cmocka.h needs the three above
-#include <cmocka.h>
+#include "tests/support/cmocka_all.h"
 
 #define MS INT64_C(1000000)
 

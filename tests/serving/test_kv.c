@@ -4,13 +4,9 @@
 #include "base/hash.h"
 #include "base/mem.h"
 #include "serving/paged_kv/kv.h"
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
+#include "tests/support/cmocka_all.h"
 #include <stdlib.h>
 #include <string.h>
-// cmocka.h needs the four above
-#include <cmocka.h>
 
 enum {
     SIZE = 4,

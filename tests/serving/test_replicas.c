@@ -4,13 +4,9 @@
 #include "serving/engine_internal.h"
 #include "serving/replicas.h"
 #include "tests/serving/engine_support.h"
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
+#include "tests/support/cmocka_all.h"
 #include <stdio.h>
 #include <string.h>
-// cmocka.h needs setjmp.h, stdarg.h and stddef.h
-#include <cmocka.h>
 
 enum { N = 3, MAX_QUEUE = 4 };
 

@@ -3,13 +3,9 @@
 // version answers until all have the new one, and goes on answering when one has not.
 #include "model/source.h"
 #include "serving/rollout.h"
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
+#include "tests/support/cmocka_all.h"
 #include <stdio.h>
 #include <string.h>
-// cmocka.h needs setjmp.h, stdarg.h and stddef.h
-#include <cmocka.h>
 
 enum { REPLICAS = 3 };
 static const char ADAPTER[] = "tests/golden/adapters/qv";

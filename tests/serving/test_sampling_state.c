@@ -3,12 +3,8 @@
 #include "base/hash.h"
 #include "base/mem.h"
 #include "serving/sampling_state.h"
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
+#include "tests/support/cmocka_all.h"
 #include <string.h>
-// cmocka.h needs the four above
-#include <cmocka.h>
 
 enum { VOCAB = 1000, MOST = 300 };
 

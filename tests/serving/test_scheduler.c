@@ -2,12 +2,8 @@
 // The scheduler's decisions by themselves: who is admitted, who gets prefill tokens, who gives way.
 #include "base/mem.h"
 #include "serving/scheduler.h"
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
+#include "tests/support/cmocka_all.h"
 #include <stdlib.h>
-// cmocka.h needs the four above
-#include <cmocka.h>
 
 enum { MOST = 64 };
 

@@ -2,12 +2,8 @@
 // The cost model must find out what steps cost from steps alone, follow a machine that changes, and
 // never promise less than it knows.
 #include "serving/step_cost.h"
+#include "tests/support/cmocka_all.h"
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-// cmocka.h needs setjmp.h, stdarg.h and stddef.h
-#include <cmocka.h>
 
 // Bandwidth-bound up to 12 rows, then 1 ms a row; attention on top.
 static int64_t truth(const struct eng__shape *s) {

@@ -3,17 +3,13 @@
 // never both sleep. A lost wake or a lost call for attention shows as a time-out.
 #include "base/mem.h"
 #include "serving/stream.h"
+#include "tests/support/cmocka_all.h"
 #include <sched.h>
 #include <semaphore.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-// cmocka.h needs setjmp.h, stdarg.h and stddef.h
-#include <cmocka.h>
 
 struct ring {
     struct eng_stream *s;

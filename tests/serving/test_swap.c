@@ -8,27 +8,16 @@
 #include "serving/rollout.h"
 #include "tests/model/model_fixture.h"
 #include "tests/serving/adapter_support.h"
+#include "tests/support/cmocka_all.h"
+#include "tests/support/must.h"
+#include "tests/support/wait.h"
 #include <semaphore.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-// cmocka.h needs setjmp.h, stdarg.h and stddef.h
-#include <cmocka.h>
 
 enum { REPLICAS = 2, ASKERS = 4, PROMPT = 40, NEW = 6, FORCED = 6, RANDOM = 3, IO_THREADS = 2 };
-
-// Threads other than the first may not use cmocka.
-#define MUST(x)                                                                                    \
-    do {                                                                                           \
-        if (!(x)) {                                                                                \
-            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #x);                                \
-            abort();                                                                               \
-        }                                                                                          \
-    } while (0)
 
 struct swap_fixture {
     struct fx x; // its device holds the weights
@@ -304,10 +293,6 @@ static void stop_askers(struct swap_fixture *s, struct asker *askers) {
     }
 }
 
-static void nap(void) {
-    nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
-}
-
 static uint64_t active(struct swap_fixture *s) {
     struct adp_version *v;
     MUST(!adp_resolve(s->registry, "swapped", &v, NULL));
@@ -348,8 +333,7 @@ static void a_thousand_swaps_under_load(void **state) {
     for (int32_t i = 1; i <= swaps; i++) {
         int32_t before = atomic_load(&s->answers);
         swap_once(s, i);
-        for (int32_t k = 0; k < 1000 && atomic_load(&s->answers) == before; k++)
-            nap();
+        wait_until(atomic_load(&s->answers) > before);
     }
     stop_askers(s, askers);
     print_message("%d swaps, %d answers\n", (int)swaps, (int)atomic_load(&s->answers));
@@ -364,13 +348,11 @@ static void an_engine_that_dies(void **state) {
     open_engines(s, REPLICAS);
     assert_int_equal(roll(s, "swapped", "f0", &s->info), ERR_OK);
     start_askers(s, askers);
-    while (atomic_load(&s->answers) < 20)
-        nap();
+    wait_until(atomic_load(&s->answers) >= 20);
     atomic_store(&s->dying, true);
     eng_stop(s->r.engine[0]);
     int32_t before = atomic_load(&s->answers);
-    while (atomic_load(&s->answers) < before + 50) // the other one takes all
-        nap();
+    wait_until(atomic_load(&s->answers) >= before + 50); // the other one takes all
     stop_askers(s, askers);
     assert_true(atomic_load(&s->cut) <= ASKERS);
     assert_int_equal(replicas_check(&s->r, &s->info), ERR_ENGINE_DEAD);
@@ -440,9 +422,7 @@ static void a_slot_that_does_not_come(void **state) {
         sem_destroy(&blockers[i].begun);
         sem_destroy(&blockers[i].go);
     }
-    for (int32_t k = 0; k < 100000 && places_of(s, 2).none < REPLICAS; k++) // it goes when it comes
-        nap();
-    assert_int_equal(places_of(s, 2).none, REPLICAS);
+    wait_until(places_of(s, 2).none == REPLICAS); // it goes when it comes
     // One who waits when the server stops does not wait on.
     rollout_engines_stop(&s->rollout);
     s->rollout.wait_ns = 60000000000;

@@ -1,12 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Who used the engine's time: shares, quantiles, and what is recent.
 #include "serving/usage.h"
+#include "tests/support/cmocka_all.h"
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-// cmocka.h needs setjmp.h, stdarg.h and stddef.h
-#include <cmocka.h>
 
 #define MS INT64_C(1000000)
 #define S INT64_C(1000000000)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// cmocka wants these headers before its own.
+// cmocka, with the headers that it wants before its own.
 #pragma once
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,23 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tests/model/disk.h"
+#include "tests/support/disk.h"
+#include "tests/support/cmocka_all.h"
 #include <dirent.h>
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include <cmocka.h>
-
-void disk_temp(char dir[DISK_PATH]) {
-    const char *base = getenv("TMPDIR");
-    snprintf(dir, DISK_PATH, "%s/graft-test-XXXXXX", base && *base ? base : "/tmp");
-    assert_non_null(mkdtemp(dir));
-}
 
 const char *disk_join(char out[DISK_PATH], const char *dir, const char *name) {
     int n = snprintf(out, DISK_PATH, "%s/%s", dir, name);
@@ -36,17 +27,6 @@ static void each_file(const char *dir, void (*fn)(const char *path, const char *
             fn(disk_join(path, dir, e->d_name), e->d_name, arg);
     }
     closedir(d);
-}
-
-static void remove_one(const char *path, const char *name, void *arg) {
-    (void)name;
-    (void)arg;
-    assert_int_equal(unlink(path), 0);
-}
-
-void disk_remove(const char *dir) {
-    each_file(dir, remove_one, NULL);
-    assert_int_equal(rmdir(dir), 0);
 }
 
 char *disk_read(const char *path, size_t *len) {
@@ -91,6 +71,17 @@ void disk_copy_folder(const char *from, const char *to) {
     char dir[DISK_PATH];
     snprintf(dir, sizeof dir, "%s", to);
     each_file(from, copy_one, dir);
+}
+
+size_t disk_entries(int dir, const char *folder) {
+    int fd = openat(dir, folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *d = fdopendir(fd);
+    size_t n = 0;
+    assert_non_null(d);
+    for (const struct dirent *e; (e = readdir(d)) != NULL;)
+        n += strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0;
+    closedir(d);
+    return n;
 }
 
 void disk_edit(const char *path, const char *from, const char *to) {

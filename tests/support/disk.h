@@ -1,15 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files and folders for tests that read models from disk. Functions fail the running cmocka test
-// where the system says no.
+// Files by their path: read, written, copied, edited. Functions fail the running cmocka test where the
+// system says no.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
 
 enum { DISK_PATH = 512 };
 
-// A new folder under TMPDIR or /tmp; disk_remove takes it away with the files inside.
-void disk_temp(char dir[DISK_PATH]);
-void disk_remove(const char *dir);
 const char *disk_join(char out[DISK_PATH], const char *dir, const char *name);
 // The whole file and a NUL; free with free.
 char *disk_read(const char *path, size_t *len);
@@ -17,6 +14,8 @@ void disk_write(const char *path, const void *p, size_t n);
 void disk_copy(const char *from, const char *to);
 // Copies the files of one folder into another.
 void disk_copy_folder(const char *from, const char *to);
+// Names in a folder, as openat finds it.
+size_t disk_entries(int dir, const char *folder);
 // Replaces the first `from` in a file, which must be there. Both may hold any bytes but NUL.
 void disk_edit(const char *path, const char *from, const char *to);
 

@@ -1,50 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tests/finetune/scratch.h"
+#include "tests/support/scratch.h"
 #include "base/mem.h"
-#include <dirent.h>
+#include "tests/support/cmocka_all.h"
+#include "tests/support/temp_folder.h"
 #include <errno.h>
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 int scratch_open(void **state) {
     struct scratch *s = mem_zalloc(sizeof *s);
     assert_non_null(s);
-    strcpy(s->path, "/tmp/graft-scratch-XXXXXX");
-    assert_non_null(mkdtemp(s->path));
+    temp_folder(s->path, "scratch");
     s->fd = open(s->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     assert_true(s->fd >= 0);
     *state = s;
     return 0;
 }
 
-void scratch_remove(const char *path) {
-    DIR *d = opendir(path);
-    assert_non_null(d);
-    for (struct dirent *x; (x = readdir(d));) {
-        char inner[512];
-        snprintf(inner, sizeof inner, "%s/%s", path, x->d_name);
-        if (!strcmp(x->d_name, ".") || !strcmp(x->d_name, ".."))
-            continue;
-        if (unlink(inner))
-            scratch_remove(inner);
-    }
-    closedir(d);
-    rmdir(path);
-}
-
 int scratch_close(void **state) {
     struct scratch *s = *state;
     close(s->fd);
-    scratch_remove(s->path);
+    temp_remove(s->path);
     mem_free(s);
     return 0;
 }
