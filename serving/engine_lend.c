@@ -133,9 +133,7 @@ static void return_blocks(struct eng *e, int32_t keep) {
     kv_pool_stats(e->pool, &st);
     if (keep >= st.lent)
         return;
-    // What training left there could be read as NaN by whoever reads a whole block.
-    e->cfg.ops->discard(e->cfg.device, e->kv.pool + (kn_addr)(st.total - st.lent) * e->block_bytes,
-                        (size_t)(st.lent - keep) * e->block_bytes);
+    // What training left there stays: no position is read before it was written (paged_kv, rule 15).
     kv_pool_return(e->pool, keep);
 }
 

@@ -231,11 +231,6 @@ static enum err use_range(struct lora_unit *u, kn_addr range, size_t bytes, stru
                        tokens, bytes >> 20);
     u->n_kept = n;
     lora__place(u, first);
-    if (first != u->known) {
-        // Whatever was there may look like NaN to attention, which reads whole blocks.
-        u->ops->discard(u->ops->queue_device(u->q), u->buf.kv, u->buf.keys - u->buf.kv);
-        u->known = first;
-    }
     return ERR_OK;
 }
 
@@ -283,8 +278,6 @@ void lora_unit_drop(struct lora_unit *u) {
 void lora_unit_abandon(struct lora_unit *u) {
     u->ops->queue_wait(u->q, NULL); // what begin has recorded may still want its arrays
     u->at.stage = UNIT_NONE;
-    if (u->holds)
-        u->known = 0; // the range may change hands
     u->holds = false;
 }
 

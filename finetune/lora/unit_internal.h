@@ -113,8 +113,6 @@ struct lora_unit {
     uint64_t *keys;
     int32_t max_blocks, n_targets;
 
-    kn_addr known; // range whose KV part has held nothing but KV
-    size_t known_bytes;
     struct lora__buffers buf;
     int32_t n_kept; // last layers whose activations are kept
     bool holds;     // the range is in use

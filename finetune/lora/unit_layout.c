@@ -4,8 +4,8 @@
 //   KV blocks | per token and target | gradient of the residual | head or layer | residual streams |
 //   kept layers
 //
-// KV lies at a place that depends on the limits alone: whoever reads a whole block must find numbers
-// there, so nothing else may ever have been there. Head and layer share their part.
+// Nothing is cleared: whatever lay there before, NaN too, no stage reads a value that the unit has not
+// written, and attention takes none of a position that a row does not see. Head and layer share their part.
 #include "finetune/lora/unit_internal.h"
 
 enum {

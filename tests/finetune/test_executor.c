@@ -229,8 +229,8 @@ static void give(void *arg, size_t keep) {
     keep = (keep + 4095) & ~(size_t)4095;
     if (keep >= l->lent)
         return;
-    // Serving writes its own numbers there.
-    memset((void *)(l->range + (l->bytes - l->lent)), 0x40, l->lent - keep);
+    // Serving writes its own numbers there; here each of them is NaN.
+    memset((void *)(l->range + (l->bytes - l->lent)), 0xff, l->lent - keep);
     l->lent = keep;
 }
 

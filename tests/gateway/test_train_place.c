@@ -145,30 +145,35 @@ static void serve(struct eng *e, const struct fx *x, struct answer *out) {
     }
 }
 
-static struct eng *make_engine(const struct fx *x, struct train_place *p) {
+static struct eng *make_engine(const struct fx *x, size_t kv_bytes,
+                               const struct eng_background *b) {
     struct kn_kv_shape shape = {x->weights->config.n_layers, x->weights->config.n_kv_heads,
                                 x->weights->config.head_dim};
     struct eng_config cfg = {.weights = x->weights,
                              .ops = x->ops,
                              .device = x->device,
-                             .kv_bytes = p->memory,
+                             .kv_bytes = kv_bytes,
                              .max_num_seqs = AT_ONCE,
                              .max_num_batched_tokens = 64,
                              .max_model_len = 96,
                              .max_queue = 8,
                              .prefix_cache = true,
-                             .background = train_place_background(p)};
+                             .background = *b};
     struct err_info info;
     struct eng *e;
-    assert_true(p->memory >= BLOCKS * x->ops->kv_block_bytes(&shape));
+    assert_true(kv_bytes >= BLOCKS * x->ops->kv_block_bytes(&shape));
     assert_ok(eng_create(&cfg, &e, &info), &info);
-    p->engine = e;
     return e;
+}
+
+static struct eng *place_engine(const struct fx *x, struct train_place *p) {
+    const struct eng_background b = train_place_background(p);
+    return p->engine = make_engine(x, p->memory, &b);
 }
 
 static struct eng *open_engine(const struct fx *x, struct train_place *p) {
     struct err_info info;
-    struct eng *e = make_engine(x, p);
+    struct eng *e = place_engine(x, p);
     assert_ok(eng_start(e, &info), &info);
     return e;
 }
@@ -265,6 +270,47 @@ static void test_stop(void **state) {
     fx_close(&x);
 }
 
+// Background work that leaves nothing but NaN in all that is lent.
+struct vandal {
+    struct eng *engine;
+    _Atomic int times;
+    bool on;
+};
+
+static int64_t vandalise(void *arg, int64_t budget_us) {
+    struct vandal *v = arg;
+    (void)budget_us;
+    if (!v->on)
+        return 0;
+    kn_addr at;
+    size_t n = eng_background_borrow(v->engine, 1, 1 << 20, &at);
+    memset((void *)at, 0xff, n);
+    eng_background_return(v->engine, 0);
+    atomic_fetch_add(&v->times, n > 1 << 16);
+    return 1;
+}
+
+static void test_dirty_memory(void **state) {
+    (void)state;
+    static struct answer clean[ASKED], after[ASKED];
+    struct fx x;
+    struct vandal v = {0};
+    const struct eng_background b = {.run = vandalise, .arg = &v};
+    fx_open(&x, "tests/golden/models/q8_0.gguf", &(struct fx_options){0});
+    for (int i = 0; i < 2; i++) {
+        struct err_info info;
+        v.on = i;
+        v.engine = make_engine(&x, 1 << 20, &b);
+        assert_ok(eng_start(v.engine, &info), &info);
+        serve(v.engine, &x, i ? after : clean);
+        eng_stop(v.engine);
+        eng_destroy(v.engine);
+    }
+    assert_true(atomic_load(&v.times) > 3);
+    assert_memory_equal(clean, after, sizeof clean);
+    fx_close(&x);
+}
+
 // An engine that is turned by hand, so that each turn has a step: training's end may not need one without.
 static struct eng_stream *decoding(struct eng *e, const struct fx *x, struct answer *a) {
     struct eng_stream *s = ask(e, x, 2);
@@ -310,7 +356,7 @@ static void test_end_under_load(void **state) {
     struct ft_exec_config cfg = config_of(&x);
     assert_ok(train_place_init(&place, &info), &info);
     const struct eng_background b = train_place_background(&place);
-    struct eng *e = make_engine(&x, &place);
+    struct eng *e = place_engine(&x, &place);
     open_trainer(&t, &g, &x.weights->config);
     struct eng_stream *s = decoding(e, &x, &a);
     train_place_name(&place, "ftjob-1");
@@ -362,6 +408,7 @@ static void test_end_under_load(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_both),
+        cmocka_unit_test(test_dirty_memory),
         cmocka_unit_test(test_end_under_load),
         cmocka_unit_test(test_stop),
     };
