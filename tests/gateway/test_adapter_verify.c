@@ -9,6 +9,7 @@
 #include "model/source.h"
 #include "tests/finetune/train_fixture.h"
 #include "tests/serving/adapter_support.h"
+#include "tests/serving/walk_engine.h"
 #include "tests/support/assert_ok.h"
 #include <fcntl.h>
 #include <math.h>
@@ -129,7 +130,6 @@ static void write_adapter(struct vx *x, const struct mdl_adapter *a) {
 
 static void start_engine(struct vx *x) {
     const struct mdl_config *c = &x->fx.weights->config;
-    const struct kn_kv_shape shape = {c->n_layers, c->n_kv_heads, c->head_dim};
     static const char *const names[] = {"base"};
     x->app.names = names;
     x->app.n_names = 1;
@@ -139,18 +139,14 @@ static void start_engine(struct vx *x) {
     log_init(&x->log, -1, LOG_ERROR, false, &clock_system);
     assert_ok(adapter_host_open(&x->host, &x->options, x->data_dir, c, &x->app, &x->log, &x->info),
               &x->info);
-    const struct eng_config cfg = {.weights = x->fx.weights,
-                                   .ops = x->fx.ops,
-                                   .device = x->fx.device,
-                                   .kv_bytes = 64 * x->fx.ops->kv_block_bytes(&shape),
-                                   .max_num_seqs = 8,
-                                   .max_num_batched_tokens = 24,
-                                   .max_model_len = CONTEXT,
-                                   .max_queue = 3, // fewer than the probe set would like
-                                   .prefix_cache = true,
-                                   .adapters = x->host.registry,
-                                   .io = x->host.fetch,
-                                   .max_loras = 2};
+    struct eng_config cfg = walk_config(&x->fx, x->fx.device, 64);
+    cfg.max_num_seqs = 8;
+    cfg.max_num_batched_tokens = 24;
+    cfg.max_model_len = CONTEXT;
+    cfg.max_queue = 3; // fewer than the probe set would like
+    cfg.adapters = x->host.registry;
+    cfg.io = x->host.fetch;
+    cfg.max_loras = 2;
     assert_ok(eng_create(&cfg, &x->engine, &x->info), &x->info);
     assert_ok(eng_start(x->engine, &x->info), &x->info);
     x->replicas = (struct replicas){.n = 1, .engine = {x->engine}};

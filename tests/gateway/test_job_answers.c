@@ -5,6 +5,8 @@
 #include "gateway/job_answers.h"
 #include "model/source.h"
 #include "tests/model/model_fixture.h"
+#include "tests/serving/greedy_request.h"
+#include "tests/serving/walk_engine.h"
 #include "tests/support/assert_ok.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -40,17 +42,11 @@ static void jx_open(struct jx *x) {
                                     .chat_template = x->template,
                                     .now = 1700000000,
                                     .max_prompt = CONTEXT};
-    const struct mdl_config *c = &x->fx.weights->config;
-    const struct kn_kv_shape shape = {c->n_layers, c->n_kv_heads, c->head_dim};
-    const struct eng_config cfg = {.weights = x->fx.weights,
-                                   .ops = x->fx.ops,
-                                   .device = x->fx.device,
-                                   .kv_bytes = 64 * x->fx.ops->kv_block_bytes(&shape),
-                                   .max_num_seqs = 8,
-                                   .max_num_batched_tokens = 24,
-                                   .max_model_len = CONTEXT,
-                                   .max_queue = 2,
-                                   .prefix_cache = true};
+    struct eng_config cfg = walk_config(&x->fx, x->fx.device, 64);
+    cfg.max_num_seqs = 8;
+    cfg.max_num_batched_tokens = 24;
+    cfg.max_model_len = CONTEXT;
+    cfg.max_queue = 2;
     assert_ok(eng_create(&cfg, &x->engine, &x->info), &x->info);
     assert_ok(eng_start(x->engine, &x->info), &x->info);
 }
@@ -147,22 +143,10 @@ static void what_cannot_be_asked_is_refused(void **state) {
     jx_close(&x);
 }
 
-static void on_wake(void *arg, struct eng_stream *s) {
-    (void)arg;
-    (void)s;
-}
-
 // The ids that a plain request of one's own gets; their text, without special ones.
 static void answer_of(const struct jx *x, const struct job_prompt *p, struct buf *out) {
-    const struct eng_request r = {.prompt = p->ids.ids,
-                                  .n_prompt = (int32_t)p->ids.n,
-                                  .sampling = {.top_p = 1, .repetition = 1, .n_logprobs = -1},
-                                  .n = 1,
-                                  .max_tokens = NEW,
-                                  .n_prompt_logprobs = -1,
-                                  .deadline_ns = INT64_MAX,
-                                  .adapter_slot = -1,
-                                  .wake = on_wake};
+    struct eng_request r = greedy_request(p->ids.ids, (int32_t)p->ids.n, NEW);
+    r.ignore_eos = false;
     struct eng_stream *s;
     struct eng_event ev = {.type = ENG_EVENT_PROMPT};
     struct err_info info = {0};

@@ -5,6 +5,7 @@
 #include "base/thread.h"
 #include "gateway/train_place.h"
 #include "tests/finetune/train_fixture.h"
+#include "tests/serving/greedy_request.h"
 #include "tests/support/assert_ok.h"
 #include <stdatomic.h>
 #include <stdio.h>
@@ -85,33 +86,16 @@ struct answer {
     float logprob[NEW];
 };
 
-static void on_wake(void *arg, struct eng_stream *s) {
-    (void)arg;
-    (void)s;
-}
-
 static struct eng_stream *ask(struct eng *e, const struct fx *x, int32_t number) {
     int32_t ids[PROMPT];
     struct eng_stream *s;
     struct err_info info;
     for (int32_t i = 0; i < PROMPT; i++)
         ids[i] = (number * 31 + i * i * 7) % x->vocab;
-    struct eng_request r = {
-        .prompt = ids,
-        .n_prompt = PROMPT,
-        .sampling = {.temperature = number % 2 ? 0.8f : 0,
-                     .top_p = 1,
-                     .repetition = 1,
-                     .seed = (uint64_t)number,
-                     .n_logprobs = 0},
-        .n = 1,
-        .max_tokens = NEW,
-        .ignore_eos = true,
-        .n_prompt_logprobs = -1,
-        .deadline_ns = INT64_MAX,
-        .adapter_slot = -1,
-        .wake = on_wake,
-    };
+    struct eng_request r = greedy_request(ids, PROMPT, NEW);
+    r.sampling.temperature = number % 2 ? 0.8f : 0;
+    r.sampling.seed = (uint64_t)number;
+    r.sampling.n_logprobs = 0;
     assert_ok(eng_submit(e, &r, &s, &info), &info);
     return s;
 }

@@ -3,19 +3,12 @@
 #include "base/hash.h"
 #include "base/mem.h"
 #include "serving/engine_internal.h"
+#include "tests/serving/greedy_request.h"
+#include "tests/support/must.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-// Consumers may run on threads that a test library cannot leave by longjmp.
-#define MUST(cond)                                                                                 \
-    do {                                                                                           \
-        if (!(cond)) {                                                                             \
-            fprintf(stderr, "client: %s (line %d)\n", #cond, __LINE__);                            \
-            abort();                                                                               \
-        }                                                                                          \
-    } while (0)
 
 uint32_t client_rnd(uint64_t *rng, uint32_t n) {
     *rng += 0x9e3779b97f4a7c15u;
@@ -33,20 +26,13 @@ void client_init(struct client *c, const int32_t *prompt, int32_t n_prompt, int3
     MUST(n_prompt + max_tokens <= CLIENT_LEN);
     if (prompt)
         memcpy(c->prompt, prompt, (size_t)n_prompt * sizeof *prompt);
-    c->r = (struct eng_request){
-        .kind = ENG_GENERATE,
-        .prompt = c->prompt,
-        .n_prompt = n_prompt,
-        .sampling = {.top_p = 1, .repetition = 1, .seed = 1, .n_logprobs = -1, .bias = c->bias},
-        .n = 1,
-        .max_tokens = max_tokens,
-        .stop_ids = c->stop_ids,
-        .n_prompt_logprobs = -1,
-        .deadline_ns = INT64_MAX,
-        .adapter_slot = -1,
-        .wake = wake,
-        .wake_arg = c,
-    };
+    c->r = greedy_request(c->prompt, n_prompt, max_tokens);
+    c->r.sampling.seed = 1;
+    c->r.sampling.bias = c->bias;
+    c->r.stop_ids = c->stop_ids;
+    c->r.ignore_eos = false;
+    c->r.wake = wake;
+    c->r.wake_arg = c;
 }
 
 void client_random(struct client *c, uint64_t *rng) {
@@ -289,8 +275,7 @@ struct eng_config client_config(struct kn_device *d) {
     };
 }
 
-struct eng *client_engine(struct kn_device *d, struct eng_config *cfg) {
-    (void)d;
+struct eng *client_engine(const struct eng_config *cfg) {
     struct eng *e = NULL;
     struct err_info info = {0};
     if (eng_create(cfg, &e, &info)) {
@@ -298,6 +283,12 @@ struct eng *client_engine(struct kn_device *d, struct eng_config *cfg) {
         abort();
     }
     return e;
+}
+
+struct eng *client_engine_over(struct kn_device *d, int32_t blocks) {
+    fake_init(d, blocks);
+    const struct eng_config cfg = client_config(d);
+    return client_engine(&cfg);
 }
 
 void client_run(struct eng *e, struct client *const *clients, int32_t n) {
@@ -314,6 +305,28 @@ struct client *client_new(void) {
     struct client *c = mem_zalloc(sizeof *c);
     MUST(c);
     return c;
+}
+
+struct client *client_of(const int32_t *prompt, int32_t n_prompt, int32_t max_tokens) {
+    struct client *c = client_new();
+    client_init(c, prompt, n_prompt, max_tokens);
+    c->r.ignore_eos = true;
+    return c;
+}
+
+void client_send(struct client *c, struct eng *e) {
+    struct err_info info = {0};
+    client_expect(c, e->cfg.max_model_len);
+    if (client_submit(c, e, &info)) {
+        fprintf(stderr, "client_send: %s\n", info.message);
+        abort();
+    }
+}
+
+void client_close(struct client *c) {
+    MUST(client_done(c));
+    client_release(c);
+    mem_free(c);
 }
 
 void check_pool(const struct eng *e) {
@@ -339,9 +352,7 @@ void check_empty(const struct eng *e) {
 }
 
 void client_run_one(struct eng *e, struct client *c) {
-    struct err_info info = {0};
-    client_expect(c, e->cfg.max_model_len);
-    MUST(!client_submit(c, e, &info));
+    client_send(c, e);
     client_run(e, &c, 1);
     MUST(client_done(c));
 }

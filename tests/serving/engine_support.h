@@ -44,18 +44,24 @@ struct client *client_new(void); // zeroed; free with mem_free
 void client_init(struct client *c, const int32_t *prompt, int32_t n_prompt, int32_t max_tokens);
 // A request with a bit of everything.
 void client_random(struct client *c, uint64_t *rng);
+// A new one whose choice ends by its length only.
+struct client *client_of(const int32_t *prompt, int32_t n_prompt, int32_t max_tokens);
 // Works out what must come; after the request is complete, before submit.
 void client_expect(struct client *c, int32_t max_model_len);
 enum err client_submit(struct client *c, struct eng *e, struct err_info *info);
+void client_send(struct client *c, struct eng *e); // works out and submits; it must be accepted
 // Takes up to `most` events and compares them; the number taken.
 int32_t client_take(struct client *c, int32_t most);
 bool client_done(const struct client *c); // all ENDs came
 void client_release(struct client *c);    // after client_done: everything that must come has come
+void client_close(struct client *c);      // releases and frees one that must be done
 uint32_t client_rnd(uint64_t *rng, uint32_t n);
 
 // An engine over a fake device; the device must outlive it.
-struct eng *client_engine(struct kn_device *d, struct eng_config *cfg);
 struct eng_config client_config(struct kn_device *d);
+struct eng *client_engine(const struct eng_config *cfg);
+// Over a device that it initialises, with that configuration unchanged.
+struct eng *client_engine_over(struct kn_device *d, int32_t blocks);
 // Turns until nothing happens any more, consumers taking everything.
 void client_run(struct eng *e, struct client *const *clients, int32_t n);
 // One request alone, to its end.

@@ -2,19 +2,12 @@
 #include "tests/serving/fake_forward.h"
 #include "base/hash.h"
 #include "base/mem.h"
+#include "tests/support/must.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-
-#define MUST(cond)                                                                                 \
-    do {                                                                                           \
-        if (!(cond)) {                                                                             \
-            fprintf(stderr, "fake forward: broken rule: %s (line %d)\n", #cond, __LINE__);         \
-            abort();                                                                               \
-        }                                                                                          \
-    } while (0)
 
 static const uint64_t broken_bit = UINT64_C(1) << 63;
 

@@ -10,9 +10,7 @@
 static void a_second_request_finds_the_prefix(void **state) {
     (void)state;
     struct kn_device d;
-    fake_init(&d, 64);
-    struct eng_config cfg = client_config(&d);
-    struct eng *e = client_engine(&d, &cfg);
+    struct eng *e = client_engine_over(&d, 64);
     int32_t prompt[100];
     const struct {
         int32_t n;
@@ -26,9 +24,7 @@ static void a_second_request_finds_the_prefix(void **state) {
     };
     client_prompt(prompt, 100, 1);
     for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
-        struct client *c = client_new();
-        client_init(c, prompt, steps[i].n, 8);
-        c->r.ignore_eos = true;
+        struct client *c = client_of(prompt, steps[i].n, 8);
         c->r.cache_salt = steps[i].salt;
         c->r.adapter_version = steps[i].version;
         c->r.adapter_slot = steps[i].version ? 0 : -1;
@@ -37,8 +33,7 @@ static void a_second_request_finds_the_prefix(void **state) {
         eng_stream_usage(c->stream, &u);
         assert_int_equal(u.prompt_tokens, steps[i].n);
         assert_int_equal(u.cached_tokens, steps[i].cached);
-        client_release(c);
-        mem_free(c);
+        client_close(c);
     }
     eng_destroy(e);
 }
@@ -46,18 +41,14 @@ static void a_second_request_finds_the_prefix(void **state) {
 static void choices_share_the_prompt(void **state) {
     (void)state;
     struct kn_device d;
-    fake_init(&d, 64);
-    struct eng_config cfg = client_config(&d);
-    struct eng *e = client_engine(&d, &cfg);
+    struct eng *e = client_engine_over(&d, 64);
     struct client *c = client_new();
     int32_t prompt[70];
     client_init(c, prompt, client_prompt(prompt, 70, 2), 20);
     c->r.n = 5;
     c->r.sampling.temperature = 1;
     c->r.ignore_eos = true;
-    client_expect(c, 256);
-    struct err_info info;
-    assert_int_equal(client_submit(c, e, &info), ERR_OK);
+    client_send(c, e);
     for (int i = 0; i < 4; i++) // 70 tokens: two steps of 64, then decodes
         eng_step(e);
     struct kv_stats st;
@@ -80,9 +71,7 @@ static void choices_share_the_prompt(void **state) {
 static void a_score_skips_no_wanted_row(void **state) {
     (void)state;
     struct kn_device d;
-    fake_init(&d, 64);
-    struct eng_config cfg = client_config(&d);
-    struct eng *e = client_engine(&d, &cfg);
+    struct eng *e = client_engine_over(&d, 64);
     int32_t prompt[200];
     client_prompt(prompt, 200, 4);
     struct client *c = client_new();
@@ -107,9 +96,7 @@ static void a_score_skips_no_wanted_row(void **state) {
 static void a_full_ring_pauses_only_its_request(void **state) {
     (void)state;
     struct kn_device d;
-    fake_init(&d, 64);
-    struct eng_config cfg = client_config(&d);
-    struct eng *e = client_engine(&d, &cfg);
+    struct eng *e = client_engine_over(&d, 64);
     int32_t prompt[20];
     client_prompt(prompt, 20, 5);
     struct client *slow = client_new(), *quick = client_new();
@@ -157,17 +144,13 @@ static void paused_sequences_give_way_first(void **state) {
     fake_init(&d, 16);
     struct eng_config cfg = client_config(&d);
     cfg.max_num_seqs = 2;
-    struct eng *e = client_engine(&d, &cfg);
+    struct eng *e = client_engine(&cfg);
     int32_t prompt[30];
     client_prompt(prompt, 30, 6);
     struct client *c[3];
-    struct err_info info;
     for (int i = 0; i < 3; i++) {
-        c[i] = client_new();
-        client_init(c[i], prompt, 30, 150);
-        c[i]->r.ignore_eos = true;
-        client_expect(c[i], 256);
-        assert_int_equal(client_submit(c[i], e, &info), ERR_OK);
+        c[i] = client_of(prompt, 30, 150);
+        client_send(c[i], e);
     }
     // 0 is the most senior, but nobody reads it: 1 and 2 run to their end.
     struct client *readers[] = {c[1], c[2]};
@@ -179,8 +162,7 @@ static void paused_sequences_give_way_first(void **state) {
     client_run(e, c, 1);
     assert_true(client_done(c[0]));
     for (int i = 0; i < 3; i++) {
-        client_release(c[i]);
-        mem_free(c[i]);
+        client_close(c[i]);
     }
     while (eng_step(e))
         ;
@@ -194,17 +176,13 @@ static void a_paused_place_is_taken_at_once(void **state) {
     fake_init(&d, 64);
     struct eng_config cfg = client_config(&d);
     cfg.max_num_seqs = 1;
-    struct eng *e = client_engine(&d, &cfg);
+    struct eng *e = client_engine(&cfg);
     int32_t prompt[30];
     client_prompt(prompt, 30, 6);
     struct client *c[2];
-    struct err_info info;
     for (int i = 0; i < 2; i++) {
-        c[i] = client_new();
-        client_init(c[i], prompt, 30, 150);
-        c[i]->r.ignore_eos = true;
-        client_expect(c[i], 256);
-        assert_int_equal(client_submit(c[i], e, &info), ERR_OK);
+        c[i] = client_of(prompt, 30, 150);
+        client_send(c[i], e);
     }
     // As the thread does it: a turn that did nothing is followed by sleep.
     while (eng_step(e))
@@ -212,9 +190,7 @@ static void a_paused_place_is_taken_at_once(void **state) {
     assert_true(client_done(c[1]));
     client_run(e, c, 1);
     for (int i = 0; i < 2; i++) {
-        assert_true(client_done(c[i]));
-        client_release(c[i]);
-        mem_free(c[i]);
+        client_close(c[i]);
     }
     eng_destroy(e);
 }
@@ -225,17 +201,13 @@ static void a_prompt_waits_until_all_its_blocks_are_there(void **state) {
     fake_init(&d, 16);
     struct eng_config cfg = client_config(&d);
     cfg.max_num_batched_tokens = 20;
-    struct eng *e = client_engine(&d, &cfg);
+    struct eng *e = client_engine(&cfg);
     int32_t prompt[160];
     struct client *c[2];
-    struct err_info info;
     for (int i = 0; i < 2; i++) {
-        c[i] = client_new();
         client_prompt(prompt, 160, i); // ten blocks each
-        client_init(c[i], prompt, 160, 4);
-        c[i]->r.ignore_eos = true;
-        client_expect(c[i], 256);
-        assert_int_equal(client_submit(c[i], e, &info), ERR_OK);
+        c[i] = client_of(prompt, 160, 4);
+        client_send(c[i], e);
     }
     while (!client_done(c[0])) { // the first has not taken all its blocks yet, but they are its own
         eng_step(e);
@@ -245,9 +217,7 @@ static void a_prompt_waits_until_all_its_blocks_are_there(void **state) {
     }
     client_run(e, c, 2);
     for (int i = 0; i < 2; i++) {
-        assert_true(client_done(c[i]));
-        client_release(c[i]);
-        mem_free(c[i]);
+        client_close(c[i]);
     }
     eng_destroy(e);
 }
@@ -258,19 +228,15 @@ static void priority_runs_first_and_displaces(void **state) {
     fake_init(&d, 64);
     struct eng_config cfg = client_config(&d);
     cfg.max_num_seqs = 1;
-    struct eng *e = client_engine(&d, &cfg);
+    struct eng *e = client_engine(&cfg);
     int32_t prompt[30];
     client_prompt(prompt, 30, 7);
     struct client *c[3];
-    struct err_info info;
     const int32_t priority[] = {5, 5, -1};
     for (int i = 0; i < 3; i++) {
-        c[i] = client_new();
-        client_init(c[i], prompt, 30, 40);
-        c[i]->r.ignore_eos = true;
+        c[i] = client_of(prompt, 30, 40);
         c[i]->r.priority = priority[i];
-        client_expect(c[i], 256);
-        assert_int_equal(client_submit(c[i], e, &info), ERR_OK);
+        client_send(c[i], e);
         for (int t = 0; i == 0 && t < 5; t++)
             eng_step(e);
     }
@@ -284,8 +250,7 @@ static void priority_runs_first_and_displaces(void **state) {
     assert_true(client_done(c[0]));
     assert_true(client_done(c[1]));
     for (int i = 0; i < 3; i++) {
-        client_release(c[i]);
-        mem_free(c[i]);
+        client_close(c[i]);
     }
     eng_destroy(e);
 }
@@ -293,25 +258,20 @@ static void priority_runs_first_and_displaces(void **state) {
 static void tokens_come_from_the_device_when_they_can(void **state) {
     (void)state;
     struct kn_device d;
-    fake_init(&d, 64);
-    struct eng_config cfg = client_config(&d);
-    struct eng *e = client_engine(&d, &cfg);
+    struct eng *e = client_engine_over(&d, 64);
     struct client *c = client_new();
     int32_t prompt[10];
     client_init(c, prompt, client_prompt(prompt, 10, 10), 20);
     c->r.ignore_eos = true;
-    client_expect(c, 256);
-    struct err_info info;
-    assert_int_equal(client_submit(c, e, &info), ERR_OK);
+    client_send(c, e);
     for (int i = 0; i < 6; i++) {
         eng_step(e);
         assert_int_equal(e->batch.ids[0]<0, i> 0);
     }
     client_run(e, &c, 1);
     assert_true(client_done(c));
-    client_release(c);
+    client_close(c);
     eng_destroy(e);
-    mem_free(c);
 }
 
 static void a_steady_decode_allocates_nothing(void **state) {
@@ -321,20 +281,16 @@ static void a_steady_decode_allocates_nothing(void **state) {
     struct eng_config cfg = client_config(&d);
     struct metrics *m = metrics_create();
     cfg.metrics = m;
-    struct eng *e = client_engine(&d, &cfg);
+    struct eng *e = client_engine(&cfg);
     struct client *c[8];
     int32_t prompt[10];
-    struct err_info info;
     client_prompt(prompt, 10, 11);
     for (int i = 0; i < 8; i++) {
-        c[i] = client_new();
-        client_init(c[i], prompt, 10, 200);
-        c[i]->r.ignore_eos = true;
+        c[i] = client_of(prompt, 10, 200);
         c[i]->r.sampling.temperature = 1;
         c[i]->r.sampling.presence = 1;
         c[i]->r.sampling.seed = (uint64_t)i;
-        client_expect(c[i], 256);
-        assert_int_equal(client_submit(c[i], e, &info), ERR_OK);
+        client_send(c[i], e);
     }
     for (int i = 0; i < 10; i++)
         eng_step(e);
@@ -350,9 +306,7 @@ static void a_steady_decode_allocates_nothing(void **state) {
     assert_int_equal(mem_fail_count(), steps); // the fake forward's own, one a step
     client_run(e, c, 8);
     for (int i = 0; i < 8; i++) {
-        assert_true(client_done(c[i]));
-        client_release(c[i]);
-        mem_free(c[i]);
+        client_close(c[i]);
     }
     eng_destroy(e);
     metrics_destroy(m);
@@ -368,7 +322,7 @@ static void metrics_have_both_names(void **state) {
         cfg.metrics = m;
         cfg.vllm_metrics = with;
         cfg.model_label = "tiny\"model";
-        struct eng *e = client_engine(&d, &cfg);
+        struct eng *e = client_engine(&cfg);
         struct client *c = client_new();
         int32_t prompt[20];
         client_init(c, prompt, client_prompt(prompt, 20, 13), 5);

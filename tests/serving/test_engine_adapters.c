@@ -10,7 +10,11 @@
 #include "serving/engine_internal.h"
 #include "tests/model/model_fixture.h"
 #include "tests/serving/adapter_support.h"
+#include "tests/serving/greedy_request.h"
+#include "tests/serving/walk_engine.h"
 #include "tests/support/cmocka_all.h"
+#include "tests/support/must.h"
+#include "tests/support/wait.h"
 #include <semaphore.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,15 +22,6 @@
 #include <time.h>
 
 enum { ADAPTERS = 5, PROMPT = 20, NEW = 6, FORCED = 6 };
-
-// Threads other than the first may not use cmocka.
-#define MUST(x)                                                                                    \
-    do {                                                                                           \
-        if (!(x)) {                                                                                \
-            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #x);                                \
-            abort();                                                                               \
-        }                                                                                          \
-    } while (0)
 
 struct answer {
     int32_t token[NEW];
@@ -83,27 +78,15 @@ static void run_alone(struct ax *a, const char *path, struct answer *out) {
 // ---- life
 
 static void open_engine(struct ax *a, int32_t max_loras, int32_t max_host) {
-    const struct mdl_config *c = &a->x.weights->config;
-    struct kn_kv_shape shape = {c->n_layers, c->n_kv_heads, c->head_dim};
-    struct adp_config ac = {.model = c, .max_host = max_host};
+    struct adp_config ac = {.model = &a->x.weights->config, .max_host = max_host};
     assert_int_equal(adp_create(&ac, &a->r, &a->info), ERR_OK);
     assert_int_equal(io_pool_create(2, 16, &a->io), ERR_OK);
     a->metrics = metrics_create();
-    struct eng_config cfg = {
-        .weights = a->x.weights,
-        .ops = a->x.ops,
-        .device = a->x.device,
-        .kv_bytes = 64 * a->x.ops->kv_block_bytes(&shape),
-        .max_num_seqs = 12,
-        .max_num_batched_tokens = 64,
-        .max_model_len = 64,
-        .max_queue = 64,
-        .prefix_cache = true,
-        .metrics = a->metrics,
-        .adapters = a->r,
-        .io = a->io,
-        .max_loras = max_loras,
-    };
+    struct eng_config cfg = walk_config(&a->x, a->x.device, 64);
+    cfg.metrics = a->metrics;
+    cfg.adapters = a->r;
+    cfg.io = a->io;
+    cfg.max_loras = max_loras;
     if (eng_create(&cfg, &a->e, &a->info))
         fail_msg("%s", a->info.message);
 }
@@ -171,26 +154,11 @@ struct client {
     const struct answer *expect;
 };
 
-static void no_wake(void *arg, struct eng_stream *s) {
-    (void)arg;
-    (void)s;
-}
-
 static enum err submit(struct ax *a, struct client *c, int32_t adapter) {
     char name[16];
     *c = (struct client){.adapter = adapter, .expect = &a->alone[adapter]};
-    struct eng_request r = {
-        .prompt = a->prompt,
-        .n_prompt = PROMPT,
-        .sampling = {.top_p = 1, .repetition = 1, .n_logprobs = 1},
-        .n = 1,
-        .max_tokens = NEW,
-        .ignore_eos = true,
-        .n_prompt_logprobs = -1,
-        .deadline_ns = INT64_MAX,
-        .adapter_slot = -1,
-        .wake = no_wake,
-    };
+    struct eng_request r = greedy_request(a->prompt, PROMPT, NEW);
+    r.sampling.n_logprobs = 1;
     snprintf(name, sizeof name, "r%d", (int)adapter);
     if (adapter < ADAPTERS && adp_resolve(a->r, name, &r.adapter, &a->info))
         return a->info.code;
@@ -221,7 +189,7 @@ static void take(struct client *c) {
 
 static void turn(struct ax *a) {
     if (!eng_step(a->e)) // a job is reading
-        nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
+        wait_nap();
 }
 
 static void run(struct ax *a, struct client *clients, int32_t n) {
@@ -472,19 +440,10 @@ static void ask_once(struct asker *k) {
     struct swapping *s = k->s;
     struct err_info info;
     struct eng_stream *stream;
-    struct eng_request r = {
-        .prompt = s->a->prompt,
-        .n_prompt = 1 + k->n % PROMPT,
-        .sampling = {.top_p = 1, .repetition = 1, .n_logprobs = -1},
-        .n = 1 + k->n % 2,
-        .max_tokens = 1 + k->n % NEW,
-        .ignore_eos = true,
-        .n_prompt_logprobs = -1,
-        .deadline_ns = INT64_MAX,
-        .adapter_slot = -1,
-        .wake = on_wake,
-        .wake_arg = &k->sem,
-    };
+    struct eng_request r = greedy_request(s->a->prompt, 1 + k->n % PROMPT, 1 + k->n % NEW);
+    r.n = 1 + k->n % 2;
+    r.wake = on_wake;
+    r.wake_arg = &k->sem;
     MUST(!adp_resolve(s->a->r, "swapped", &r.adapter, &info)); // there is always one
     // Versions are numbered from 1, and made from the forcing folders in turn.
     int32_t expected = s->tokens[(adp_number(r.adapter) - 1) % FORCED];
@@ -493,10 +452,7 @@ static void ask_once(struct asker *k) {
     int32_t ended = 0, tokens = 0;
     struct eng_event ev;
     while (ended < r.n) {
-        struct timespec until;
-        clock_gettime(CLOCK_REALTIME, &until);
-        until.tv_sec += 60;
-        MUST(sem_timedwait(&k->sem, &until) == 0);
+        wait_post(&k->sem);
         while (eng_stream_next(stream, &ev)) {
             if (ev.type == ENG_EVENT_TOKEN) {
                 MUST(ev.token == expected);
@@ -567,8 +523,7 @@ static void a_thousand_swaps_under_load(void **state) {
     for (int32_t i = 1; i <= s.swaps; i++) {
         int32_t before = atomic_load(&s.answers);
         swap_once(&s, i);
-        for (int32_t k = 0; k < 1000 && atomic_load(&s.answers) == before; k++)
-            nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
+        wait_until(atomic_load(&s.answers) > before);
     }
     atomic_store(&s.done, true);
     for (int32_t i = 0; i < 3; i++) {
@@ -576,7 +531,6 @@ static void a_thousand_swaps_under_load(void **state) {
         sem_destroy(&askers[i].sem);
     }
     print_message("%d swaps, %d answers\n", (int)s.swaps, (int)atomic_load(&s.answers));
-    assert_true(atomic_load(&s.answers) > s.swaps / 2);
     close_engine(a);
 }
 

@@ -7,40 +7,14 @@
 #include "tests/support/cmocka_all.h"
 #include <string.h>
 
-static struct client *client_of(const int32_t *prompt, int32_t n, int32_t max_tokens) {
-    struct client *c = mem_zalloc(sizeof *c);
-    assert_non_null(c);
-    client_init(c, prompt, n, max_tokens);
-    c->r.ignore_eos = true;
-    return c;
-}
-
-static void submit(struct client *c, struct eng *e) {
-    struct err_info info;
-    client_expect(c, 256);
-    if (client_submit(c, e, &info))
-        fail_msg("%s", info.message);
-}
-
-static void close_client(struct client *c) {
-    assert_true(client_done(c));
-    client_release(c);
-    mem_free(c);
-}
-
-static void prompt_of(int32_t *p, int32_t n, int32_t salt) {
-    for (int32_t i = 0; i < n; i++)
-        p[i] = 1 + (i * 11 + salt * 7) % (FAKE_VOCAB - 2);
-}
-
 static void expect_healthy(struct eng *e) {
     int32_t prompt[40];
-    prompt_of(prompt, 40, 3);
+    client_prompt(prompt, 40, 3);
     struct client *c = client_of(prompt, 40, 10);
-    submit(c, e);
+    client_send(c, e);
     client_run(e, &c, 1);
     assert_int_equal(c->choices[0].got, 10);
-    close_client(c);
+    client_close(c);
     while (eng_step(e))
         ;
     struct kv_stats st;
@@ -57,11 +31,9 @@ static void each_failed_allocation_is_that_requests_error(void **state) {
     (void)state;
     int64_t live = mem_live_blocks();
     struct kn_device d;
-    fake_init(&d, 64);
-    struct eng_config cfg = client_config(&d);
-    struct eng *e = client_engine(&d, &cfg);
+    struct eng *e = client_engine_over(&d, 64);
     int32_t prompt[60], failed = 0;
-    prompt_of(prompt, 60, 1);
+    client_prompt(prompt, 60, 1);
     for (uint64_t n = 1;; n++) {
         assert_true(n < 1000);
         struct client *c = client_of(prompt, 60, 12);
@@ -93,7 +65,7 @@ static void each_failed_allocation_is_that_requests_error(void **state) {
         assert_int_equal(error, hit);
         for (int i = 0; i < 3; i++)
             assert_int_equal(c->choices[i].error, error ? ERR_NOMEM : ERR_OK);
-        close_client(c);
+        client_close(c);
         expect_healthy(e);
         failed += error;
         if (!hit)
@@ -138,9 +110,9 @@ static void a_device_error_fails_that_step_only(void **state) {
     fake_init(&d, 64);
     struct eng_config cfg = client_config(&d);
     cfg.max_num_batched_tokens = 64;
-    struct eng *e = client_engine(&d, &cfg);
+    struct eng *e = client_engine(&cfg);
     int32_t prompt[60];
-    prompt_of(prompt, 60, 2);
+    client_prompt(prompt, 60, 2);
     for (int kind = 0; kind < 3; kind++) {
         struct client *c[3];
         for (int i = 0; i < 3; i++) {
@@ -148,8 +120,8 @@ static void a_device_error_fails_that_step_only(void **state) {
             c[i]->may_fail = true;
             c[i]->r.cache_salt = (uint64_t)i;
         }
-        submit(c[0], e);
-        submit(c[1], e);
+        client_send(c[0], e);
+        client_send(c[1], e);
         for (int i = 0; i < 5; i++)
             eng_step(e);
         *(kind == 0 ? &d.fail_begin : kind == 1 ? &d.fail_run : &d.fail_copy) = 1;
@@ -159,7 +131,7 @@ static void a_device_error_fails_that_step_only(void **state) {
         }
         if (kind < 2)
             eng_step(e); // fails
-        submit(c[2], e);
+        client_send(c[2], e);
         client_run(e, c, 3);
         for (int i = 0; i < 3; i++)
             assert_true(client_done(c[i]));
@@ -168,7 +140,7 @@ static void a_device_error_fails_that_step_only(void **state) {
         assert_int_equal(c[2]->choices[0].error, kind == 2 ? ERR_DEVICE : ERR_OK);
         assert_int_equal(d.fail_begin + d.fail_run + d.fail_copy, 0);
         for (int i = 0; i < 3; i++)
-            close_client(c[i]);
+            client_close(c[i]);
         expect_healthy(e);
     }
     eng_destroy(e);
@@ -177,11 +149,9 @@ static void a_device_error_fails_that_step_only(void **state) {
 static void non_finite_logits_fail_their_request_only(void **state) {
     (void)state;
     struct kn_device d;
-    fake_init(&d, 64);
-    struct eng_config cfg = client_config(&d);
-    struct eng *e = client_engine(&d, &cfg);
+    struct eng *e = client_engine_over(&d, 64);
     int32_t prompt[60];
-    prompt_of(prompt, 60, 4);
+    client_prompt(prompt, 60, 4);
     struct client *good = client_of(prompt, 60, 30);
     prompt[40] = FAKE_NAN;
     for (int round = 0; round < 2; round++) {
@@ -189,8 +159,8 @@ static void non_finite_logits_fail_their_request_only(void **state) {
         bad->r.n = 3;
         bad->may_fail = true;
         if (round == 0)
-            submit(good, e);
-        submit(bad, e);
+            client_send(good, e);
+        client_send(bad, e);
         struct client *both[] = {bad, good};
         client_run(e, both, 2);
         for (int i = 0; i < 3; i++) {
@@ -201,10 +171,10 @@ static void non_finite_logits_fail_their_request_only(void **state) {
         eng_stream_usage(bad->stream, &u);
         // What it shares with the good one may come from the cache, what it computed itself not.
         assert_true(u.cached_tokens <= 32);
-        close_client(bad);
+        client_close(bad);
     }
     assert_int_equal(good->choices[0].got, 30);
-    close_client(good);
+    client_close(good);
     expect_healthy(e);
     eng_destroy(e);
 }
@@ -212,18 +182,16 @@ static void non_finite_logits_fail_their_request_only(void **state) {
 static void nothing_allowed_is_an_error(void **state) {
     (void)state;
     struct kn_device d;
-    fake_init(&d, 64);
-    struct eng_config cfg = client_config(&d);
-    struct eng *e = client_engine(&d, &cfg);
+    struct eng *e = client_engine_over(&d, 64);
     int32_t prompt[10];
-    prompt_of(prompt, 10, 5);
+    client_prompt(prompt, 10, 5);
     struct client *c = client_of(prompt, 10, 10);
     c->r.token_mask = c->token_mask; // all zero
     c->may_fail = true;
-    submit(c, e);
+    client_send(c, e);
     client_run(e, &c, 1);
     assert_int_equal(c->choices[0].error, ERR_INVALID);
-    close_client(c);
+    client_close(c);
     expect_healthy(e);
     eng_destroy(e);
 }
@@ -237,19 +205,19 @@ static void a_cancel_reaches_each_state(void **state) {
     cfg.max_num_seqs = 2;
     cfg.max_num_batched_tokens = 16;
     int32_t prompt[100];
-    prompt_of(prompt, 100, 6);
+    client_prompt(prompt, 100, 6);
     static const enum eng__seq_state states[] = {ENG__QUEUED, ENG__PREFILL, ENG__DECODE};
     for (int released = 0; released < 2; released++) {
         for (int stage = 0; stage < 4; stage++) { // the last one: preempted
-            struct eng *e = client_engine(&d, &cfg);
+            struct eng *e = client_engine(&cfg);
             struct client *c = client_of(prompt, 90, 60), *o = client_of(prompt, 20, 100);
             o->r.cache_salt = 1;
             if (stage == 0 || stage == 3) {
                 o->r.n = stage == 0 ? 2 : 1; // takes all places
-                submit(o, e);
+                client_send(o, e);
                 eng_step(e);
             }
-            submit(c, e);
+            client_send(c, e);
             enum eng__seq_state want = stage == 3 ? ENG__QUEUED : states[stage];
             struct eng__req *q = eng__req_of(c->stream);
             for (int i = 0; i < 300; i++) {
@@ -274,7 +242,7 @@ static void a_cancel_reaches_each_state(void **state) {
             }
             if (o->stream) {
                 client_run(e, &o, 1);
-                close_client(o);
+                client_close(o);
             } else {
                 mem_free(o);
             }

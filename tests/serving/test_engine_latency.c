@@ -4,6 +4,7 @@
 #include "base/mem.h"
 #include "serving/engine.h"
 #include "tests/serving/fake_forward.h"
+#include "tests/serving/greedy_request.h"
 #include "tests/support/cmocka_all.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -38,11 +39,6 @@ struct bench {
     int64_t gaps[MAX_USERS * MAX_TOKENS];
     uint64_t made;
 };
-
-static void wake(void *arg, struct eng_stream *s) {
-    (void)arg;
-    (void)s;
-}
 
 static void start(struct bench *b, int64_t (*cost)(const struct fake_step *)) {
     fake_init(&b->d, 1000);
@@ -79,20 +75,9 @@ static void ask_as(struct bench *b, int32_t who, int32_t n_prompt, int32_t n, ui
     b->made++;
     for (int32_t i = 0; i < n_prompt; i++)
         b->prompt[i] = 1 + (int32_t)((uint64_t)i * 31 + b->made * 17 + (b->made >> 3)) % 58;
-    struct eng_request r = {
-        .prompt = b->prompt,
-        .n_prompt = n_prompt,
-        .sampling = {.top_p = 1, .repetition = 1, .n_logprobs = -1},
-        .n = 1,
-        .max_tokens = n,
-        .ignore_eos = true,
-        .n_prompt_logprobs = -1,
-        .deadline_ns = INT64_MAX,
-        .adapter_slot = -1,
-        .tenant = tenant,
-        .cache_salt = b->made, // cold caches
-        .wake = wake,
-    };
+    struct eng_request r = greedy_request(b->prompt, n_prompt, n);
+    r.tenant = tenant;
+    r.cache_salt = b->made; // cold caches
     struct err_info info;
     if (eng_submit(b->e, &r, &u->stream, &info))
         fail_msg("%s", info.message);

@@ -51,7 +51,7 @@ static struct dummy *dummy_new(int32_t blocks) {
     struct eng_config cfg = client_config(&b->d);
     cfg.background =
         (struct eng_background){.run = dummy_run, .give_back = dummy_give_back, .arg = b};
-    b->e = client_engine(&b->d, &cfg);
+    b->e = client_engine(&cfg);
     return b;
 }
 

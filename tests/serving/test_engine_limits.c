@@ -14,7 +14,7 @@ static void limits_end_a_choice(void **state) {
     fake_init(&d, 64);
     struct eng_config cfg = client_config(&d);
     cfg.max_model_len = 50;
-    struct eng *e = client_engine(&d, &cfg);
+    struct eng *e = client_engine(&cfg);
     int32_t prompt[50];
     client_prompt(prompt, 50, 3);
     struct client *c = client_new();
@@ -33,9 +33,8 @@ static void limits_end_a_choice(void **state) {
     c->r.n_prompt_logprobs = 1;
     client_run_one(e, c);
     assert_int_equal(c->scored, 49);
-    client_release(c);
+    client_close(c);
     eng_destroy(e);
-    mem_free(c);
 }
 
 static void the_queue_is_bounded(void **state) {
@@ -47,7 +46,7 @@ static void the_queue_is_bounded(void **state) {
     cfg.max_num_seqs = 2;
     struct metrics *m = metrics_create();
     cfg.metrics = m;
-    struct eng *e = client_engine(&d, &cfg);
+    struct eng *e = client_engine(&cfg);
     struct client *c[6];
     int32_t prompt[8];
     client_prompt(prompt, 8, 8);
@@ -75,8 +74,7 @@ static void the_queue_is_bounded(void **state) {
     for (int i = 0; i < 6; i++)
         client_release(c[i]);
     client_init(c[0], prompt, 8, 8);
-    client_expect(c[0], 256);
-    assert_int_equal(client_submit(c[0], e, &info), ERR_OK);
+    client_send(c[0], e);
     assert_int_equal(eng_drain(e), ERR_OK);
     assert_int_equal(client_submit(c[1], e, &info), ERR_DRAINING);
     client_run(e, c, 1);
@@ -99,17 +97,15 @@ static void a_stop_ends_what_runs(void **state) {
     fake_init(&d, 64);
     struct eng_config cfg = client_config(&d);
     cfg.max_num_seqs = 1;
-    struct eng *e = client_engine(&d, &cfg);
+    struct eng *e = client_engine(&cfg);
     int32_t prompt[8];
     client_prompt(prompt, 8, 8);
     struct client *c[2];
-    struct err_info info;
     for (int i = 0; i < 2; i++) { // one runs, one waits
         c[i] = client_new();
         client_init(c[i], prompt, 8, 100);
         c[i]->r.ignore_eos = c[i]->may_fail = true;
-        client_expect(c[i], 256);
-        assert_int_equal(client_submit(c[i], e, &info), ERR_OK);
+        client_send(c[i], e);
     }
     for (int i = 0; i < 5; i++)
         eng_step(e);
@@ -122,8 +118,7 @@ static void a_stop_ends_what_runs(void **state) {
     eng_destroy(e); // streams outlive the engine
     for (int i = 0; i < 2; i++) {
         eng_stream_cancel(c[i]->stream);
-        client_release(c[i]);
-        mem_free(c[i]);
+        client_close(c[i]);
     }
 }
 
@@ -134,7 +129,7 @@ static void deadlines_hold_in_each_state(void **state) {
     struct eng_config cfg = client_config(&d);
     cfg.max_num_seqs = 1;
     cfg.max_num_batched_tokens = 1;
-    struct eng *e = client_engine(&d, &cfg);
+    struct eng *e = client_engine(&cfg);
     int32_t prompt[200];
     client_prompt(prompt, 200, 9);
     for (int stage = 0; stage < 3; stage++) { // queued, prefill, decode
@@ -147,8 +142,7 @@ static void deadlines_hold_in_each_state(void **state) {
         client_init(c, prompt, stage == 1 ? 200 : 4, 50);
         c->r.ignore_eos = c->may_fail = true;
         c->r.deadline_ns = d.clock.mono + 1000;
-        client_expect(c, 256);
-        assert_int_equal(client_submit(c, e, &info), ERR_OK);
+        client_send(c, e);
         for (int i = 0; i < 8; i++)
             eng_step(e);
         enum eng__seq_state want[] = {ENG__QUEUED, ENG__PREFILL, ENG__DECODE};
@@ -175,9 +169,7 @@ static void deadlines_hold_in_each_state(void **state) {
 static void requests_that_cannot_be_are_refused(void **state) {
     (void)state;
     struct kn_device d;
-    fake_init(&d, 8); // 128 positions
-    struct eng_config cfg = client_config(&d);
-    struct eng *e = client_engine(&d, &cfg);
+    struct eng *e = client_engine_over(&d, 8); // 128 positions
     struct client *c = client_new();
     int32_t prompt[300];
     client_prompt(prompt, 300, 12);
@@ -216,9 +208,8 @@ static void requests_that_cannot_be_are_refused(void **state) {
     c->r.ignore_eos = true;
     client_run_one(e, c);
     assert_int_equal(c->choices[0].got, 119);
-    client_release(c);
+    client_close(c);
     eng_destroy(e);
-    mem_free(c);
 }
 
 int main(void) {

@@ -9,6 +9,8 @@
 #include "base/mem.h"
 #include "serving/engine.h"
 #include "tests/model/model_fixture.h"
+#include "tests/serving/greedy_request.h"
+#include "tests/serving/walk_engine.h"
 #include "tests/support/cmocka_all.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -150,28 +152,15 @@ static void make_docs(struct fx *x, struct doc *docs) {
 
 // The engine.
 
-static void wake(void *arg, struct eng_stream *s) {
-    (void)arg;
-    (void)s;
-}
-
 static void ask(struct client *c, struct eng *e, const struct doc *docs) {
     int32_t i = (int32_t)rnd(DOCS);
     *c = (struct client){.doc = &docs[i], .n = 1 + (int32_t)rnd(CHOICES), .scores = rnd(4) == 0};
     c->laziness = rnd(4) ? 1 : 1 + (int32_t)rnd(40);
-    struct eng_request r = {
-        .prompt = docs[i].ids,
-        .n_prompt = doc_len[i],
-        .sampling = docs[i].sampling,
-        .n = c->n,
-        .max_tokens = MAX_NEW,
-        .ignore_eos = true,
-        .n_prompt_logprobs = c->scores ? TOP : -1,
-        .deadline_ns = INT64_MAX,
-        .adapter_slot = -1,
-        .tenant = rnd(2),
-        .wake = wake,
-    };
+    struct eng_request r = greedy_request(docs[i].ids, doc_len[i], MAX_NEW);
+    r.sampling = docs[i].sampling;
+    r.n = c->n;
+    r.n_prompt_logprobs = c->scores ? TOP : -1;
+    r.tenant = rnd(2);
     struct err_info info;
     if (eng_submit(e, &r, &c->stream, &info))
         fail_msg("%s", info.message);
@@ -211,21 +200,14 @@ static double schedule(const struct fx *x, struct kn_device *device, const struc
                        uint64_t seed) {
     rng = seed;
     struct metrics *m = metrics_create();
-    const struct mdl_config *c = &x->weights->config;
-    struct kn_kv_shape shape = {c->n_layers, c->n_kv_heads, c->head_dim};
-    struct eng_config cfg = {
-        .weights = x->weights,
-        .ops = x->ops,
-        .device = device,
-        // A request needs at most 8 blocks, and two choices of it 16.
-        .kv_bytes = (8 + rnd(rnd(2) ? 6 : 40)) * x->ops->kv_block_bytes(&shape),
-        .max_num_seqs = 2 + (int32_t)rnd(14),
-        .max_num_batched_tokens = 1 + (int32_t)rnd(120),
-        .max_model_len = 128,
-        .max_queue = CLIENTS,
-        .prefix_cache = rnd(4) != 0,
-        .metrics = m,
-    };
+    // A request needs at most 8 blocks, and two choices of it 16.
+    struct eng_config cfg = walk_config(x, device, 8 + (int32_t)rnd(rnd(2) ? 6 : 40));
+    cfg.max_num_seqs = 2 + (int32_t)rnd(14);
+    cfg.max_num_batched_tokens = 1 + (int32_t)rnd(120);
+    cfg.max_model_len = 128;
+    cfg.max_queue = CLIENTS;
+    cfg.prefix_cache = rnd(4) != 0;
+    cfg.metrics = m;
     struct eng *e;
     struct err_info info;
     if (eng_create(&cfg, &e, &info))

@@ -72,7 +72,7 @@ static void play(uint64_t seed) {
     cfg.max_num_seqs = 4 + (int32_t)client_rnd(&p->rng, 28);
     cfg.max_num_batched_tokens = 1 + (int32_t)client_rnd(&p->rng, 200);
     cfg.prefix_cache = client_rnd(&p->rng, 4) != 0;
-    p->e = client_engine(&p->d, &cfg);
+    p->e = client_engine(&cfg);
     bool disturbed = client_rnd(&p->rng, 2);
     uint32_t laziness = client_rnd(&p->rng, 3) ? 1 : 1 + client_rnd(&p->rng, 60);
     int32_t total = 4 + (int32_t)client_rnd(&p->rng, 20);

@@ -59,7 +59,7 @@ static struct place *place_of(int64_t itl_ms, int64_t ttft_ms, int32_t blocks) {
     cfg.background = (struct eng_background){.run = run, .urgent = urgent, .arg = p};
     cfg.slo_itl_ns = itl_ms * MS;
     cfg.slo_ttft_ns = ttft_ms * MS;
-    p->e = client_engine(&p->d, &cfg);
+    p->e = client_engine(&cfg);
     return p;
 }
 

@@ -6,18 +6,12 @@
 #include "base/thread.h"
 #include "tests/serving/engine_support.h"
 #include "tests/support/cmocka_all.h"
+#include "tests/support/must.h"
+#include "tests/support/wait.h"
 #include <semaphore.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
-
-#define MUST(cond)                                                                                 \
-    do {                                                                                           \
-        if (!(cond)) {                                                                             \
-            fprintf(stderr, "threads: %s (line %d)\n", #cond, __LINE__);                           \
-            abort();                                                                               \
-        }                                                                                          \
-    } while (0)
 
 enum { CONSUMERS = 6, ROUNDS = 60 };
 
@@ -44,13 +38,6 @@ static void on_wake(void *arg, struct eng_stream *s) {
 
 static void nap(int32_t us) {
     nanosleep(&(struct timespec){.tv_nsec = us * 1000L}, NULL);
-}
-
-static void wait_for_wake(struct waiter *w) {
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += 60;
-    MUST(sem_timedwait(&w->sem, &until) == 0); // a lost wake
 }
 
 static void act(struct consumer *k, struct client *c) {
@@ -81,7 +68,7 @@ static enum err one_request(struct consumer *k) {
     enum err err = client_submit(c, k->engines[client_rnd(&k->rng, 2)], &info);
     bool early = client_rnd(&k->rng, 8) == 0;
     while (!err && !client_done(c)) {
-        wait_for_wake(w);
+        wait_post(&w->sem); // a lost wake ends the program
         act(k, c);
         while (client_take(c, 1 + (int32_t)client_rnd(&k->rng, 20)))
             act(k, c);
@@ -125,7 +112,7 @@ static void run_consumers(bool stop_early) {
         cfg.clock = NULL;
         cfg.metrics = m;
         cfg.max_queue = i ? 3 : 64;
-        engines[i] = client_engine(&d[i], &cfg);
+        engines[i] = client_engine(&cfg);
         assert_int_equal(eng_start(engines[i], &info), ERR_OK);
     }
     _Atomic int rejected = 0;
@@ -147,9 +134,7 @@ static void run_consumers(bool stop_early) {
         thread_join(&consumers[i].thread);
     for (int i = 0; i < 2; i++) {
         eng_drain(engines[i]);
-        for (int n = 0; eng_in_flight(engines[i]) && n < 10000; n++)
-            nap(1000);
-        assert_int_equal(eng_in_flight(engines[i]), 0);
+        wait_until(eng_in_flight(engines[i]) == 0);
         struct eng_health h;
         eng_health(engines[i], &h);
         assert_int_equal(h.alive, !stop_early);

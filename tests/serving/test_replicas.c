@@ -31,7 +31,7 @@ static int setup(void **state) {
         cfg.metrics = x->metrics;
         cfg.model_label = "m";
         cfg.replica = i;
-        x->r.engine[i] = client_engine(&x->device[i], &cfg);
+        x->r.engine[i] = client_engine(&cfg);
     }
     *state = x;
     return 0;

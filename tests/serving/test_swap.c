@@ -8,6 +8,8 @@
 #include "serving/rollout.h"
 #include "tests/model/model_fixture.h"
 #include "tests/serving/adapter_support.h"
+#include "tests/serving/greedy_request.h"
+#include "tests/serving/walk_engine.h"
 #include "tests/support/cmocka_all.h"
 #include "tests/support/must.h"
 #include "tests/support/wait.h"
@@ -37,30 +39,18 @@ struct swap_fixture {
 // ---- life
 
 static void open_engines(struct swap_fixture *s, int32_t n) {
-    const struct mdl_config *c = &s->x.weights->config;
-    struct kn_kv_shape shape = {c->n_layers, c->n_kv_heads, c->head_dim};
-    struct adp_config ac = {.model = c, .max_host = 3, .replicas = n};
+    struct adp_config ac = {.model = &s->x.weights->config, .max_host = 3, .replicas = n};
     assert_int_equal(adp_create(&ac, &s->registry, &s->info), ERR_OK);
     assert_int_equal(io_pool_create(IO_THREADS, 16, &s->io), ERR_OK);
     s->r = (struct replicas){.n = n};
     for (int32_t i = 0; i < n; i++) {
         struct kn_device_config dc = {.threads = 1, .pin = true, .part = i, .parts = n};
         assert_int_equal(s->x.ops->open(&dc, &s->device[i], &s->info), ERR_OK);
-        struct eng_config cfg = {
-            .weights = s->x.weights,
-            .ops = s->x.ops,
-            .device = s->device[i],
-            .kv_bytes = 64 * s->x.ops->kv_block_bytes(&shape),
-            .max_num_seqs = 12,
-            .max_num_batched_tokens = 64,
-            .max_model_len = 64,
-            .max_queue = 64,
-            .prefix_cache = true,
-            .adapters = s->registry,
-            .io = s->io,
-            .max_loras = 3,
-            .replica = i,
-        };
+        struct eng_config cfg = walk_config(&s->x, s->device[i], 64);
+        cfg.adapters = s->registry;
+        cfg.io = s->io;
+        cfg.max_loras = 3;
+        cfg.replica = i;
         if (eng_create(&cfg, &s->r.engine[i], &s->info) || eng_start(s->r.engine[i], &s->info))
             fail_msg("%s", s->info.message);
     }
@@ -146,28 +136,13 @@ static void on_wake(void *arg, struct eng_stream *stream) {
     sem_post(arg);
 }
 
-static void wait_for(sem_t *sem) {
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += 120;
-    MUST(sem_timedwait(sem, &until) == 0);
-}
-
 static struct eng_request request_of(struct swap_fixture *s, sem_t *sem, int32_t n_prompt,
                                      int32_t max_tokens) {
-    return (struct eng_request){
-        .prompt = s->prompt,
-        .n_prompt = n_prompt,
-        .sampling = {.top_p = 1, .repetition = 1, .n_logprobs = 1},
-        .n = 1,
-        .max_tokens = max_tokens,
-        .ignore_eos = true,
-        .n_prompt_logprobs = -1,
-        .deadline_ns = INT64_MAX,
-        .adapter_slot = -1,
-        .wake = on_wake,
-        .wake_arg = sem,
-    };
+    struct eng_request r = greedy_request(s->prompt, n_prompt, max_tokens);
+    r.sampling.n_logprobs = 1;
+    r.wake = on_wake;
+    r.wake_arg = sem;
+    return r;
 }
 
 struct answer {
@@ -180,7 +155,7 @@ struct answer {
 static void await(struct eng_stream *stream, sem_t *sem, struct answer *a) {
     struct eng_event ev = {.type = ENG_EVENT_TOKEN};
     while (ev.type != ENG_EVENT_END) {
-        wait_for(sem);
+        wait_post(sem);
         while (eng_stream_next(stream, &ev)) {
             if (ev.type == ENG_EVENT_END)
                 break;
@@ -373,7 +348,7 @@ struct blocker {
 static void block(struct io_job *job) {
     struct blocker *b = (struct blocker *)(void *)job;
     sem_post(&b->begun);
-    wait_for(&b->go);
+    wait_post(&b->go);
     sem_post(&b->begun); // the last thing it touches
 }
 
@@ -406,7 +381,7 @@ static void a_slot_that_does_not_come(void **state) {
         sem_init(&blockers[i].begun, 0, 0);
         sem_init(&blockers[i].go, 0, 0);
         assert_int_equal(io_pool_submit(s->io, &blockers[i].job), ERR_OK);
-        wait_for(&blockers[i].begun);
+        wait_post(&blockers[i].begun);
     }
     s->rollout.wait_ns = 50000000;
     assert_int_equal(roll(s, "swapped", "f1", &s->info), ERR_DEADLINE);
@@ -418,7 +393,7 @@ static void a_slot_that_does_not_come(void **state) {
     assert_true(p.loading == 1 && p.none == 1);
     for (int32_t i = 0; i < IO_THREADS; i++) {
         sem_post(&blockers[i].go);
-        wait_for(&blockers[i].begun);
+        wait_post(&blockers[i].begun);
         sem_destroy(&blockers[i].begun);
         sem_destroy(&blockers[i].go);
     }

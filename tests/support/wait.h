@@ -3,6 +3,8 @@
 // take its time, so nothing is ever concluded from how long it took.
 #pragma once
 #include "tests/support/cmocka_all.h"
+#include "tests/support/must.h"
+#include <semaphore.h>
 #include <stdbool.h>
 #include <time.h>
 
@@ -28,6 +30,14 @@ static inline bool wait_more(struct wait *w) {
     w->until_s = w->until_s ? w->until_s : now + WAIT_MOST_S;
     wait_nap();
     return now < w->until_s;
+}
+
+// For any thread: a post that never comes ends the program.
+static inline void wait_post(sem_t *s) {
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += WAIT_MOST_S;
+    MUST(sem_timedwait(s, &until) == 0);
 }
 
 // Waits until the condition holds; fails the test with its text where it never does.
