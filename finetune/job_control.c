@@ -135,72 +135,11 @@ static enum ft_job_state state_of(struct ft_control *c, const char *id, enum ft_
     return s;
 }
 
-// ---- validating
-
-struct validating {
-    struct ft_control *c;
-    const char *id;
-};
-
-static bool no_longer_wanted(void *arg) {
-    const struct validating *v = arg;
-    if (atomic_load(&v->c->quit))
-        return true;
-    return atomic_exchange(&v->c->changed, false) &&
-           state_of(v->c, v->id, FT_JOB_VALIDATING) != FT_JOB_VALIDATING;
-}
+// ---- running
 
 static bool passes(enum err e) {
     return e == ERR_LOADING || e == ERR_NOMEM || e == ERR_AGAIN || e == ERR_DISK_FULL;
 }
-
-// False: nothing to do now, or later again.
-static bool validate_one(struct ft_control *c) {
-    struct ft_job j;
-    struct err_info info = {0};
-    struct ft_job_failure why = {0};
-    bool moved = false;
-    if (!c->runner.validate || held_off(c))
-        return false;
-    if (ft_job_next(c->home, FT_JOB_VALIDATING, &j, &info)) {
-        complain(c, "cannot look for the next one", &info);
-        return false;
-    }
-    if (!j.id[0] || !has_room(c)) {
-        ft_job_fini(&j);
-        return false;
-    }
-    struct validating v = {c, j.id};
-    enum err e = c->runner.validate(c->runner.arg, &j, no_longer_wanted, &v, &why, &info);
-    bool done = !passes(e);
-    if (e == ERR_OK) {
-        const struct ft_job_move m = {.from = BIT(VALIDATING),
-                                      .to = FT_JOB_QUEUED,
-                                      .level = "info",
-                                      .message = "Files validated, moving job to queued state"};
-        done = move(c, j.id, &m, &moved);
-    } else if (done && e != ERR_CANCELLED) {
-        char message[96];
-        snprintf(message, sizeof message, "The job has failed: its files have %lld %s",
-                 (long long)why.told, why.told == 1 ? "error" : "errors");
-        const struct ft_job_move m = {.from = BIT(VALIDATING),
-                                      .to = FT_JOB_FAILED,
-                                      .level = "error",
-                                      .message = why.told ? message : info.message,
-                                      .error_code = why.code[0] ? why.code : "invalid_file",
-                                      .error_message = info.message,
-                                      .error_param = why.param[0] ? why.param : NULL};
-        done = move(c, j.id, &m, &moved);
-    }
-    if (e && !done && e != ERR_LOADING)
-        hold_off(c, &info);
-    else if (!e)
-        go_on(c);
-    ft_job_fini(&j);
-    return done && !atomic_load(&c->quit);
-}
-
-// ---- running
 
 static void fail(struct ft_control *c, const char *id, const struct err_info *info) {
     bool moved;
@@ -360,9 +299,13 @@ static bool finished(struct ft_control *c) {
     return move(c, c->running, &m, &moved);
 }
 
+static bool has_ended(const struct ft_control *c) {
+    return c->running[0] && atomic_load_explicit(&c->ended, memory_order_acquire);
+}
+
 // False: nothing has ended, or it could not be recorded yet.
 static bool take_end(struct ft_control *c) {
-    if (!c->running[0] || !atomic_load_explicit(&c->ended, memory_order_acquire))
+    if (!has_ended(c))
         return false;
     const struct ft_job_end *end = &c->end;
     // A full disk is not the job's fault: it counts as no try.
@@ -390,6 +333,81 @@ static bool take_end(struct ft_control *c) {
     return done;
 }
 
+// What the job in hand needs, and the next one where it is none. True: there may be more to do.
+static bool tend(struct ft_control *c) {
+    bool more = take_end(c);
+    look_at_running(c);
+    return start_next(c) || more;
+}
+
+// ---- validating
+
+struct validating {
+    struct ft_control *c;
+    const char *id;
+    int64_t tend_at; // the end of the job in hand is not looked at again before
+};
+
+static bool no_longer_wanted(void *arg) {
+    struct validating *v = arg;
+    struct ft_control *c = v->c;
+    if (atomic_load(&c->quit))
+        return true;
+    bool changed = atomic_exchange(&c->changed, false);
+    // Files may take minutes to read; the job in hand must not wait for that.
+    if (changed || (has_ended(c) && clock_mono_ns(c->home->clock) >= v->tend_at)) {
+        v->tend_at = clock_mono_ns(c->home->clock) + second;
+        (void)tend(c);
+    }
+    return changed && state_of(c, v->id, FT_JOB_VALIDATING) != FT_JOB_VALIDATING;
+}
+
+// False: nothing to do now, or later again.
+static bool validate_one(struct ft_control *c) {
+    struct ft_job j;
+    struct err_info info = {0};
+    struct ft_job_failure why = {0};
+    bool moved = false;
+    if (!c->runner.validate || held_off(c))
+        return false;
+    if (ft_job_next(c->home, FT_JOB_VALIDATING, &j, &info)) {
+        complain(c, "cannot look for the next one", &info);
+        return false;
+    }
+    if (!j.id[0] || !has_room(c)) {
+        ft_job_fini(&j);
+        return false;
+    }
+    struct validating v = {.c = c, .id = j.id, .tend_at = INT64_MIN};
+    enum err e = c->runner.validate(c->runner.arg, &j, no_longer_wanted, &v, &why, &info);
+    bool done = !passes(e);
+    if (e == ERR_OK) {
+        const struct ft_job_move m = {.from = BIT(VALIDATING),
+                                      .to = FT_JOB_QUEUED,
+                                      .level = "info",
+                                      .message = "Files validated, moving job to queued state"};
+        done = move(c, j.id, &m, &moved);
+    } else if (done && e != ERR_CANCELLED) {
+        char message[96];
+        snprintf(message, sizeof message, "The job has failed: its files have %lld %s",
+                 (long long)why.told, why.told == 1 ? "error" : "errors");
+        const struct ft_job_move m = {.from = BIT(VALIDATING),
+                                      .to = FT_JOB_FAILED,
+                                      .level = "error",
+                                      .message = why.told ? message : info.message,
+                                      .error_code = why.code[0] ? why.code : "invalid_file",
+                                      .error_message = info.message,
+                                      .error_param = why.param[0] ? why.param : NULL};
+        done = move(c, j.id, &m, &moved);
+    }
+    if (e && !done && e != ERR_LOADING)
+        hold_off(c, &info);
+    else if (!e)
+        go_on(c);
+    ft_job_fini(&j);
+    return done && !atomic_load(&c->quit);
+}
+
 // Jobs that nobody will run are told so.
 static void explain(struct ft_control *c) {
     struct err_info info = {0};
@@ -415,9 +433,7 @@ static void *control_main(void *arg) {
     struct ft_control *c = arg;
     while (!atomic_load(&c->quit)) {
         atomic_store(&c->changed, false);
-        bool more = take_end(c);
-        look_at_running(c);
-        more = start_next(c) || more;
+        bool more = tend(c);
         more = validate_one(c) || more;
         explain(c);
         sweep(c);
@@ -427,7 +443,7 @@ static void *control_main(void *arg) {
     }
     if (c->running[0])
         stop(c, FT_STOP_SHUTDOWN);
-    while (c->running[0] && !atomic_load_explicit(&c->ended, memory_order_acquire))
+    while (c->running[0] && !has_ended(c))
         (void)mailbox_wait(c->wakes, second);
     (void)take_end(c); // what cannot be recorded now is found at the next start
     return NULL;

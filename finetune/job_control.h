@@ -28,7 +28,8 @@ struct ft_job_failure {
 
 struct ft_job_runner {
     // Control thread; may block. Checks and prepares the job's files and tells the findings as events.
-    // `cancelled` says that the job is no longer wanted: ERR_CANCELLED then. ERR_LOADING, and other
+    // `cancelled`, to be called often, says that the job is no longer wanted: ERR_CANCELLED then. It also
+    // looks after the job that runs: `start` and `stop` may be called from within it. ERR_LOADING, and other
     // errors of the moment (memory, disk): it is called again later. Any other error fails the job,
     // with *why and the message.
     enum err (*validate)(void *arg, const struct ft_job *job, bool (*cancelled)(void *arg),

@@ -129,8 +129,10 @@ enum err job_runner_start(void *arg, const struct ft_job *job, struct err_info *
     if (!r->run)
         return err_set(info, ERR_NOMEM, NULL, "out of memory");
     atomic_store(&r->discard, false);
-    r->place.engine = model_host_trainer(r->host, &r->place.device);
-    r->place.memory = r->host->kv_bytes;
+    if (!r->place.engine) { // once: others read it while a job runs
+        r->place.engine = model_host_trainer(r->host, &r->place.device);
+        r->place.memory = r->host->kv_bytes;
+    }
     enum err e = job__prepare(r, job, info);
     if (!e && (e = thread_start(&r->run->thread, "graft-trainer", run_job, r)))
         err_set(info, e, NULL, "cannot start a thread");

@@ -26,6 +26,32 @@ static void test_cancel_while_validating(void **state) {
     assert_int_equal(jw_get(w, id).state, FT_JOB_CANCELLED);
 }
 
+// Reading a large file takes long; meanwhile the job in hand ends, the next one starts and can be stopped.
+static void test_run_while_validating(void **state) {
+    struct world *w = *state;
+    struct err_info info = {0};
+    char first[FT_ID_MAX], second[FT_ID_MAX], read[FT_ID_MAX];
+    jw_create(w, "", first);
+    jw_create(w, "", second);
+    jw_start_control(w);
+    jw_wait_running(w, first);
+    jw_wait_state(w, second, FT_JOB_QUEUED);
+    pthread_mutex_lock(&w->mutex);
+    w->slow = true;
+    pthread_mutex_unlock(&w->mutex);
+    jw_create(w, "", read);
+    ft_control_wake(w->control);
+    while (w->n_validated < 3)
+        jw_nap();
+    jw_succeed(w);
+    jw_wait_running(w, second);
+    assert_int_equal(jw_get(w, first).state, FT_JOB_SUCCEEDED);
+    jw_ok(jw_act(w, second, FT_JOB_CANCEL, &info), &info);
+    while (w->why != FT_STOP_CANCEL)
+        jw_nap();
+    assert_int_equal(jw_get(w, read).state, FT_JOB_VALIDATING);
+}
+
 static void test_priority(void **state) {
     struct world *w = *state;
     char late[FT_ID_MAX], first[FT_ID_MAX], urgent[FT_ID_MAX];
@@ -190,6 +216,7 @@ static void test_restart(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_cancel_while_validating, jw_setup, jw_teardown),
+        cmocka_unit_test_setup_teardown(test_run_while_validating, jw_setup, jw_teardown),
         cmocka_unit_test_setup_teardown(test_priority, jw_setup, jw_teardown),
         cmocka_unit_test_setup_teardown(test_failures, jw_setup, jw_teardown),
         cmocka_unit_test_setup_teardown(test_no_trainer, jw_setup, jw_teardown),
