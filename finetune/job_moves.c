@@ -129,40 +129,34 @@ enum err ft_jobs_recover(struct ft_home *h, int64_t *n, struct err_info *info) {
     return e;
 }
 
-static enum err wait_one(struct ft_home *h, unsigned states, const char *reason, int64_t *seq,
-                         struct err_info *info) {
-    struct db_rows q;
+#define TO_BE_TOLD " WHERE state IN (?2, ?3) AND reason IS NOT ?1"
+
+static enum err tell_and_mark(struct ft_home *h, unsigned states, const char *reason, int64_t *told,
+                              struct err_info *info) {
     char message[FT_JOB_REASON_MAX + 32];
     const char *queued = states & 1u << FT_JOB_QUEUED ? "queued" : "";
     const char *validating = states & 1u << FT_JOB_VALIDATING ? "validating_files" : "";
-    *seq = 0;
-    enum err e =
-        db_query(h->db, &q, info,
-                 "SELECT seq FROM jobs WHERE state IN (?2, ?3) AND reason IS NOT ?1 LIMIT 1",
-                 DB_ARGS(db_t(reason), db_t(queued), db_t(validating)));
-    if (!e && db_next(&q))
-        *seq = db_int(&q, 0);
-    e = db_rows_end(&q, info);
-    if (!e && *seq)
-        e = db_run(h->db, NULL, info, "UPDATE jobs SET reason = ?2 WHERE seq = ?1",
-                   DB_ARGS(db_i(*seq), db_t(reason)));
     snprintf(message, sizeof message, "The job waits%s: %s", *validating ? "" : " in the queue",
              reason);
-    return !e && *seq ? ft__event_insert(h, *seq, "warn", "message", message, NULL, info) : e;
+    enum err e = db_run(
+        h->db, told, info,
+        "INSERT INTO job_events (id, job, created_at, level, type, message)"
+        " SELECT 'ftevent-' || lower(hex(randomblob(12))), seq, ?4, 'warn',"
+        " 'message', ?5 FROM jobs" TO_BE_TOLD,
+        DB_ARGS(db_t(reason), db_t(queued), db_t(validating), db_i(ft_now(h)), db_t(message)));
+    return e || !*told ? e
+                       : db_run(h->db, NULL, info, "UPDATE jobs SET reason = ?1" TO_BE_TOLD,
+                                DB_ARGS(db_t(reason), db_t(queued), db_t(validating)));
 }
 
 static enum err wait_all(struct ft_home *h, unsigned states, const char *reason,
                          struct err_info *info) {
-    int64_t seq = 0, n = 0;
+    int64_t told = 0;
     enum err e = db_begin(h->db, info);
     if (e)
         return e;
-    do {
-        e = wait_one(h, states, reason, &seq, info);
-        n += seq != 0;
-    } while (!e && seq);
-    e = db_end(h->db, e, info);
-    if (!e && n)
+    e = db_end(h->db, tell_and_mark(h, states, reason, &told, info), info);
+    if (!e && told)
         ft__events_bump(h);
     return e;
 }
@@ -246,20 +240,7 @@ enum err ft_job_progress(struct ft_home *h, const char *id, const struct ft_job_
     return ft_job_record(h, id, &r, info);
 }
 
-enum err ft_job_add_result(struct ft_home *h, const char *id, const char *file,
-                           struct err_info *info) {
-    int64_t seq;
-    enum err e = db_begin(h->db, info);
-    if (e)
-        return e;
-    e = ft__job_seq(h, anyone, id, &seq, NULL, info);
-    if (!e)
-        e = db_run(h->db, NULL, info, "INSERT OR IGNORE INTO job_results (job, file) VALUES (?, ?)",
-                   DB_ARGS(db_i(seq), db_t(file)));
-    return db_end(h->db, e, info);
-}
-
-enum err ft_job_publish(struct ft_home *h, const char *id, uint64_t version, bool *moved,
+static enum err publish(struct ft_home *h, const char *id, uint64_t version, bool *moved,
                         struct err_info *info) {
     int64_t seq;
     enum ft_job_state state;
@@ -274,5 +255,15 @@ enum err ft_job_publish(struct ft_home *h, const char *id, uint64_t version, boo
                    DB_ARGS(db_i(seq), version ? db_i((int64_t)version) : db_t(NULL)));
     e = db_end(h->db, e, info);
     *moved = may && !e;
+    return e;
+}
+
+enum err ft_job_publish(struct ft_home *h, const char *id, uint64_t version, bool *moved,
+                        struct err_info *info) {
+    enum err e;
+    int tries = 0;
+    do
+        e = publish(h, id, version, moved, info);
+    while (ft__again(e, &tries));
     return e;
 }

@@ -152,9 +152,6 @@ struct ft_job_record {
 };
 enum err ft_job_record(struct ft_home *h, const char *id, const struct ft_job_record *r,
                        struct err_info *info);
-// Adds a result file (it must be there; see also ft_upload_commit_result).
-enum err ft_job_add_result(struct ft_home *h, const char *id, const char *file,
-                           struct err_info *info);
 // The point of no return: from here on the adapter version is the job's model, and nobody can cancel or pause
 // the job. Written before the version is promoted, so that a process that dies in between finds out which
 // one it was. *moved false: the job is not in state publishing (a client was faster), and nothing was done.

@@ -119,6 +119,26 @@ static void test_reserve(void **state) {
     assert_ok(ft_file_delete(&w->data.home, 0, b, &info), &info);
 }
 
+// What a job publishes is taken back although the disk is full: a version that was never promoted must not
+// keep its owner from cancelling the job.
+static void test_publication_is_taken_back(void **state) {
+    struct world *w = *state;
+    struct err_info info = {0};
+    char file[FT_ID_MAX], job[FT_ID_MAX];
+    bool moved;
+    const struct ft_job_move publishing = {
+        .from = 1u << FT_JOB_VALIDATING, .to = FT_JOB_PUBLISHING, .level = "info", .message = "m"};
+    ok(upload(w, file, &info), &info);
+    ok(create(w, file, job, &info), &info);
+    ok(ft_job_move(&w->home, job, &publishing, &moved, &info), &info);
+    ok(ft_job_publish(&w->home, job, 7, &moved, &info), &info);
+    assert_true(moved);
+    assert_int_equal(get(w, job).version, 7);
+    w->full = true;
+    ok(ft_job_publish(&w->home, job, 0, &moved, &info), &info);
+    assert_int_equal(get(w, job).version, 0);
+}
+
 // An upload that is under way takes nothing of what the reserve gave.
 static void test_upload_under_way(void **state) {
     struct world *w = *state;
@@ -362,6 +382,7 @@ static void test_compare(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_reserve, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_publication_is_taken_back, setup, teardown),
         cmocka_unit_test_setup_teardown(test_upload_under_way, setup, teardown),
         cmocka_unit_test_setup_teardown(test_job_waits, setup, teardown),
         cmocka_unit_test_setup_teardown(test_room_is_made, setup, teardown),
