@@ -2,7 +2,6 @@
 #include "base/durable.h"
 #include "base/diskio.h"
 #include "base/hash.h"
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -145,15 +144,21 @@ enum err durable_folder(int dir, const char *name, int *out, struct err_info *in
     return *out < 0 ? durable_errno(info, errno, "open", name) : ERR_OK;
 }
 
-enum err durable_clean(int dir, struct err_info *info) {
-    int fd = openat(dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR *list = fd >= 0 ? fdopendir(fd) : NULL;
-    if (!list) {
+DIR *durable_list(int dir, const char *name) {
+    int fd = openat(dir, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+    DIR *list = fd < 0 ? NULL : fdopendir(fd);
+    if (fd >= 0 && !list) {
         int why = errno;
-        if (fd >= 0)
-            close(fd);
-        return durable_errno(info, why, "read", "a folder");
+        close(fd);
+        errno = why;
     }
+    return list;
+}
+
+enum err durable_clean(int dir, struct err_info *info) {
+    DIR *list = durable_list(dir, ".");
+    if (!list)
+        return durable_errno(info, errno, "read", "a folder");
     enum err e = ERR_OK;
     struct dirent *entry;
     while (!e && (errno = 0, entry = readdir(list)) != NULL)
@@ -193,20 +198,14 @@ enum err durable_make(const char *path, mode_t mode, int *out, struct err_info *
 
 enum err durable_remove_folder(int dir, const char *name, const char *first,
                                struct err_info *info) {
-    int fd = openat(dir, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
-    if (fd < 0)
+    DIR *list = durable_list(dir, name);
+    if (!list)
         return errno == ENOENT ? ERR_OK : durable_errno(info, errno, "open", name);
-    DIR *list = fdopendir(fd);
-    if (!list) {
-        enum err e = durable_errno(info, errno, "read", name);
-        close(fd);
-        return e;
-    }
     if (first)
-        (void)diskio_unlink(fd, first);
+        (void)diskio_unlink(dirfd(list), first);
     for (struct dirent *entry; (entry = readdir(list));)
         if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
-            (void)diskio_unlink(fd, entry->d_name);
+            (void)diskio_unlink(dirfd(list), entry->d_name);
     closedir(list);
     return diskio_rmdir(dir, name) ? durable_errno(info, errno, "remove", name) : ERR_OK;
 }

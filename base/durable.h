@@ -7,6 +7,7 @@
 // is known about the file: it is dropped, never synced again.
 #pragma once
 #include "base/err.h"
+#include <dirent.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -43,6 +44,9 @@ enum err durable_sync_dir(int dir, struct err_info *info);
 enum err durable_folder(int dir, const char *name, int *out, struct err_info *info);
 // The same for a path, whose folder above must be there: made with this mode if it is not.
 enum err durable_make(const char *path, mode_t mode, int *out, struct err_info *info);
+// Opens the folder `name` of `dir` ("." is `dir` itself) for reading its names; a link is not followed.
+// NULL: errno says why.
+DIR *durable_list(int dir, const char *name);
 // Removes a folder of plain files, `first` (may be NULL) before the others: what is not whole any more
 // shall not look so. A folder that is not there is no error. Syncs nothing: a crash may bring back
 // what was removed.

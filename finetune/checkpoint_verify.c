@@ -3,7 +3,6 @@
 #include "base/json_load.h"
 #include "base/mem.h"
 #include "finetune/checkpoint_internal.h"
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -94,14 +93,9 @@ static enum err push(struct list *l, int64_t step) {
 
 // Steps of the folder, newest first; to be freed.
 static enum err list_steps(int dir, struct list *l, struct err_info *info) {
-    int fd = openat(dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR *d = fd < 0 ? NULL : fdopendir(fd);
-    if (!d) {
-        enum err e = durable_errno(info, errno, "read", "the folder of checkpoints");
-        if (fd >= 0)
-            close(fd);
-        return e;
-    }
+    DIR *d = durable_list(dir, ".");
+    if (!d)
+        return durable_errno(info, errno, "read", "the folder of checkpoints");
     enum err e = ERR_OK;
     for (struct dirent *x; !e && (x = readdir(d));)
         if (step_of(x->d_name) >= 0)
@@ -257,8 +251,7 @@ enum err ft__remove_folder(int parent, const char *name, struct err_info *info) 
 }
 
 static enum err remove_aside(int dir, struct err_info *info) {
-    int fd = openat(dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR *d = fd < 0 ? NULL : fdopendir(fd);
+    DIR *d = durable_list(dir, ".");
     if (!d)
         return durable_errno(info, errno, "read", "the folder of checkpoints");
     enum err e = ERR_OK;

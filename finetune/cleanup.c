@@ -3,7 +3,6 @@
 #include "base/diskio.h"
 #include "base/json_load.h"
 #include "finetune/jobs.h"
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -11,14 +10,6 @@
 #include <unistd.h>
 
 enum { DEPTH = 6 }; // jobs/<id>/checkpoints/step-<n>/<file>, and a little
-
-static DIR *open_list(int dir, const char *name) {
-    int fd = openat(dir, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
-    DIR *list = fd < 0 ? NULL : fdopendir(fd);
-    if (fd >= 0 && !list)
-        close(fd);
-    return list;
-}
 
 static struct dirent *next(DIR *list) {
     struct dirent *x;
@@ -31,7 +22,7 @@ static struct dirent *next(DIR *list) {
 // ---- usage
 
 static int64_t measure(int dir, const char *name, int depth) {
-    DIR *list = depth ? open_list(dir, name) : NULL;
+    DIR *list = depth ? durable_list(dir, name) : NULL;
     int64_t bytes = 0;
     for (const struct dirent *x; list && (x = next(list));) {
         struct stat st;
@@ -64,7 +55,7 @@ enum err ft_usage_check(struct ft_home *h, uint64_t more, struct err_info *info)
 // ---- jobs
 
 static enum err remove_tree(int dir, const char *name, int depth, struct err_info *info) {
-    DIR *list = open_list(dir, name);
+    DIR *list = durable_list(dir, name);
     if (!list)
         return errno == ENOENT ? ERR_OK : durable_errno(info, errno, "read", name);
     enum err e = ERR_OK;
@@ -141,7 +132,7 @@ static enum err clean_one(struct ft_home *h, const char *id, struct err_info *in
 }
 
 enum err ft_jobs_clean(struct ft_home *h, struct err_info *info) {
-    DIR *list = open_list(h->jobs, ".");
+    DIR *list = durable_list(h->jobs, ".");
     enum err e = list ? ERR_OK : durable_errno(info, errno, "read", "the folder of jobs");
     for (const struct dirent *x; !e && (x = next(list));)
         if (!strncmp(x->d_name, "ftjob-", 6))

@@ -6,7 +6,6 @@
 #include "finetune/files.h"
 #include "base/diskio.h"
 #include "finetune/cleanup.h"
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -346,14 +345,9 @@ static enum err has_record(struct ft_home *h, const char *id, bool *has, struct 
 }
 
 static enum err drop_orphans(struct ft_home *h, struct err_info *info) {
-    int fd = openat(h->files, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR *entries = fd >= 0 ? fdopendir(fd) : NULL;
-    if (!entries) {
-        int why = errno;
-        if (fd >= 0)
-            close(fd);
-        return durable_errno(info, why, "read", "the folder of files");
-    }
+    DIR *entries = durable_list(h->files, ".");
+    if (!entries)
+        return durable_errno(info, errno, "read", "the folder of files");
     enum err e = ERR_OK;
     struct dirent *entry;
     while (!e && (entry = readdir(entries)) != NULL) {

@@ -4,7 +4,6 @@
 #include "base/durable.h"
 #include "base/mem.h"
 #include "model/json_doc.h"
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -231,14 +230,9 @@ static int by_text(const void *a, const void *b) {
 
 enum err ft_names_read(int dir, const char *prefix, bool folders, struct ft_names *out,
                        struct err_info *info) {
-    int fd = openat(dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR *d = fd < 0 ? NULL : fdopendir(fd);
-    if (!d) {
-        enum err e = durable_errno(info, errno, "read", "a folder");
-        if (fd >= 0)
-            close(fd);
-        return e;
-    }
+    DIR *d = durable_list(dir, ".");
+    if (!d)
+        return durable_errno(info, errno, "read", "a folder");
     enum err e = ERR_OK;
     for (struct dirent *x; !e && (x = readdir(d));)
         if (is_wanted(dir, x->d_name, folders))

@@ -6,7 +6,6 @@
 #include "base/mem.h"
 #include "gateway/adapter_host.h"
 #include "gateway/api_json.h"
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -150,10 +149,7 @@ void adapter_store_clean(struct adapter_host *h) {
         return;
     struct needed x = {0};
     x.failed = adp_list(h->registry, note_needed, &x) || x.failed;
-    int fd = x.failed ? -1 : openat(h->dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR *d = fd < 0 ? NULL : fdopendir(fd);
-    if (fd >= 0 && !d)
-        close(fd);
+    DIR *d = x.failed ? NULL : durable_list(h->dir, ".");
     for (struct dirent *entry; d && (entry = readdir(d));)
         if (entry->d_name[0] == 'v' && !is_needed(&x, entry->d_name))
             remove_folder(h, entry->d_name);
