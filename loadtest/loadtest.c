@@ -13,7 +13,7 @@ static enum err write_json(const struct lt_options *o, const char *model, struct
     struct buf out;
     buf_init(&out, 0);
     lt_report_json(o, model, s, &out);
-    FILE *f = !strcmp(o->json_path, "-") ? stdout : fopen(o->json_path, "w");
+    FILE *f = !strcmp(o->json_path, "-") ? stdout : fopen(o->json_path, "we");
     bool ok = f && !buf_err(&out) && fwrite(out.data, 1, out.len, f) == out.len;
     if (f && f != stdout)
         ok = fclose(f) == 0 && ok;
