@@ -46,7 +46,7 @@ static void test_run_while_validating(void **state) {
     jw_succeed(w);
     jw_wait_running(w, second);
     assert_int_equal(jw_get(w, first).state, FT_JOB_SUCCEEDED);
-    jw_ok(jw_act(w, second, FT_JOB_CANCEL, &info), &info);
+    assert_ok(jw_act(w, second, FT_JOB_CANCEL, &info), &info);
     while (w->why != FT_STOP_CANCEL)
         jw_nap();
     assert_int_equal(jw_get(w, read).state, FT_JOB_VALIDATING);
