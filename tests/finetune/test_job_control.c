@@ -41,14 +41,12 @@ static void test_run_while_validating(void **state) {
     pthread_mutex_unlock(&w->mutex);
     jw_create(w, "", read);
     ft_control_wake(w->control);
-    while (w->n_validated < 3)
-        jw_nap();
+    wait_until(w->n_validated >= 3);
     jw_succeed(w);
     jw_wait_running(w, second);
     assert_int_equal(jw_get(w, first).state, FT_JOB_SUCCEEDED);
     assert_ok(jw_act(w, second, FT_JOB_CANCEL, &info), &info);
-    while (w->why != FT_STOP_CANCEL)
-        jw_nap();
+    wait_until(w->why == FT_STOP_CANCEL);
     assert_int_equal(jw_get(w, read).state, FT_JOB_VALIDATING);
 }
 
