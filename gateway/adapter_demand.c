@@ -95,6 +95,12 @@ static enum err load(struct adapter_demand *d, const char *name, struct err_info
     return ERR_OK;
 }
 
+enum err adapter_demand_load(struct adapter_demand *d, const char *name, struct err_info *info) {
+    return adapter_demand_claims(name) && strlen(name) <= ADP_NAME_MAX && !strchr(name, '@')
+               ? load(d, name, info)
+               : ERR_OK;
+}
+
 struct sweep {
     struct io_job io; // first
     struct adapter_demand *d;

@@ -32,6 +32,9 @@ bool adapter_demand_wants(const struct app *app, const char *name);
 bool adapter_demand_wait(struct gw_request *r, const struct app *app, const char *name,
                          void (*go_on)(struct gw_request *r, void *arg), void *arg);
 
+// Adapters' thread. Loads what the name stands for, if it is of that kind and not yet loaded; blocks. The error
+// says why there is none.
+enum err adapter_demand_load(struct adapter_demand *d, const char *name, struct err_info *info);
 // Adapters' thread. Whether the name's versions were loaded here, and not by somebody's order.
 bool adapter_demand_has(const struct adapter_demand *d, const char *name);
 // Adapters' thread: of the model's checkpoints those are let go that find does not know any more.

@@ -45,13 +45,27 @@ static enum err find_folder(const struct adapter_host *h, const struct adapter_l
 
 // ---- changes
 
+static const struct adp_change no_change = {.kind = ADP_CHANGE_NONE};
+
+// Written down, then made.
+static enum err make(struct adapter_host *h, const struct adp_change *c, struct err_info *info) {
+    enum err e = adp_check(h->registry, c, info);
+    if (!e)
+        e = adapter_store_save(h, c, info);
+    if (!e && (e = adp_make(h->registry, c, info)))
+        h->unsaved = true; // for want of memory
+    if (!e || h->unsaved)
+        adapter_store_clean(h);
+    return e;
+}
+
 static enum err reserve_number(struct adapter_host *h, struct err_info *info) {
     uint64_t next = adp_next_number(h->registry);
     if (h->dir < 0 || next < h->reserved)
         return ERR_OK;
     uint64_t before = h->reserved;
     h->reserved = next + NUMBERS_AHEAD;
-    enum err e = adapter_store_save(h, info);
+    enum err e = adapter_store_save(h, &no_change, info);
     if (e)
         h->reserved = before;
     return e;
@@ -60,6 +74,7 @@ static enum err reserve_number(struct adapter_host *h, struct err_info *info) {
 struct rolled { // the version on its way over the replicas
     const struct adapter_host *h;
     const struct adapter_load *l; // NULL: it was good before
+    bool promote;
 };
 
 static enum err on_verify(void *arg, struct eng *engine, struct adp_version *v,
@@ -70,22 +85,26 @@ static enum err on_verify(void *arg, struct eng *engine, struct adp_version *v,
 
 static enum err on_ready(void *arg, struct eng *engine, struct adp_version *v, bool *promote,
                          struct err_info *info) {
-    const struct rolled *x = arg;
+    struct rolled *x = arg;
     log_write(x->h->log, LOG_INFO, "adapter %s@%llu is ready on each replica", adp_name(v),
               (unsigned long long)adp_number(v));
-    return x->l && x->l->decide ? x->l->decide(x->l->arg, engine, v, promote, info) : ERR_OK;
+    enum err e = x->l && x->l->decide ? x->l->decide(x->l->arg, engine, v, promote, info) : ERR_OK;
+    x->promote = *promote;
+    *promote = false; // once it is written down
+    return e;
 }
 
-// The version comes to every replica, and the name moves.
+// The version comes to every replica. *promote: whether the name shall move.
 static enum err roll(struct adapter_host *h, const struct adapter_load *l, struct adp_version *v,
                      bool *promote, struct err_info *info) {
-    struct rolled x = {h, l};
+    struct rolled x = {h, l, false};
     h->rollout.verify = l && l->verify ? on_verify : NULL;
     h->rollout.decide = on_ready;
     h->rollout.hook_arg = &x;
     const struct rollout_ops ops = rollout_engines_ops(&h->rollout);
     enum err e = rollout_run(&ops, h->registry, v, promote, info);
     h->rollout.hook_arg = NULL;
+    *promote = !e && x.promote;
     return e;
 }
 
@@ -145,22 +164,19 @@ static enum err read_gently(struct reading *x) {
     return x->result;
 }
 
+// Whatever fails takes the version away again.
 static enum err publish(struct adapter_host *h, const struct adapter_load *l, struct adp_version *v,
                         enum err e, struct err_info *info) {
-    uint64_t number = adp_number(v);
-    bool promoted = l->promote;
+    bool promote = l->promote;
+    struct adp_change c = {.name = l->name, .version = adp_number(v)};
     if (!e && is_rolled(h, l))
-        e = roll(h, l, v, &promoted, info);
-    else if (!e && promoted)
-        e = adp_promote(h->registry, l->name, number, info);
-    promoted &= !e;
+        e = roll(h, l, v, &promote, info);
+    if (!e && promote)
+        c.kind = ADP_CHANGE_PROMOTE;
     if (!e)
-        e = adapter_store_save(h, info);
-    if (!e)
-        return ERR_OK;
-    if (promoted)
-        (void)adp_roll_back(h->registry, l->name, NULL); // where there is a former
-    (void)adp_retire(h->registry, l->name, number, NULL);
+        e = make(h, &c, info);
+    if (e)
+        (void)adp_retire(h->registry, l->name, c.version, NULL);
     return e;
 }
 
@@ -195,26 +211,19 @@ enum err adapter_host_load(struct adapter_host *h, const struct adapter_load *l,
     return e;
 }
 
-static enum err changed(struct adapter_host *h, enum err e, struct err_info *info) {
-    if (e)
-        return e;
-    e = adapter_store_save(h, info);
-    adapter_store_clean(h);
-    return e;
-}
-
 enum err adapter_host_promote(struct adapter_host *h, const char *name, uint64_t version,
                               struct err_info *info) {
+    const struct adp_change c = {ADP_CHANGE_PROMOTE, name, version, NULL};
     char which[ADP_NAME_MAX + 32];
     struct adp_version *v;
     bool promote = true;
     snprintf(which, sizeof which, "%s@%llu", name, (unsigned long long)version);
     // What cannot be promoted is refused by the registry, with the reason.
     if (!h->rollout.replicas || adp_resolve(h->registry, which, &v, NULL))
-        return changed(h, adp_promote(h->registry, name, version, info), info);
+        return make(h, &c, info);
     enum err e = roll(h, NULL, v, &promote, info);
     adp_unpin(v);
-    return changed(h, e, info);
+    return e ? e : make(h, &c, info);
 }
 
 enum err adapter_host_roll_back(struct adapter_host *h, const char *name, struct err_info *info) {
@@ -222,12 +231,16 @@ enum err adapter_host_roll_back(struct adapter_host *h, const char *name, struct
 }
 
 enum err adapter_host_keep(struct adapter_host *h, struct err_info *info) {
-    return changed(h, ERR_OK, info);
+    enum err e = make(h, &no_change, info);
+    if (e)
+        h->unsaved = true; // what is in use is not what the file says
+    return e;
 }
 
 enum err adapter_host_retire(struct adapter_host *h, const char *name, uint64_t version,
                              struct err_info *info) {
-    enum err e = changed(h, adp_retire(h->registry, name, version, info), info);
+    const struct adp_change c = {ADP_CHANGE_RETIRE, name, version, NULL};
+    enum err e = make(h, &c, info);
     if (h->rollout.replicas)
         replicas_wake(h->rollout.replicas); // their slots are free now
     return e;
@@ -235,7 +248,13 @@ enum err adapter_host_retire(struct adapter_host *h, const char *name, uint64_t 
 
 enum err adapter_host_alias(struct adapter_host *h, const char *alias, const char *target,
                             struct err_info *info) {
-    return changed(h, adp_alias(h->registry, alias, target, info), info);
+    const struct adp_change c = {ADP_CHANGE_ALIAS, alias, 0, target};
+    if (target && adapter_store_forgets(h, target))
+        return err_set(info, ERR_INVALID, "target",
+                       "`%.192s` is read where it lies, so its number ends with this process; an "
+                       "alias of its name without the number lasts",
+                       target);
+    return make(h, &c, info);
 }
 
 // ---- start and end
@@ -356,6 +375,8 @@ void adapter_host_stop(struct adapter_host *h) {
     rollout_engines_stop(&h->rollout);
     io_pool_destroy(h->admin);
     h->admin = NULL;
+    if (h->registry && h->unsaved)
+        (void)adapter_store_save(h, &no_change, NULL); // the last chance
 }
 
 void adapter_host_close(struct adapter_host *h) {
@@ -367,5 +388,6 @@ void adapter_host_close(struct adapter_host *h) {
     rollout_engines_fini(&h->rollout);
     if (h->registry && h->dir >= 0)
         close(h->dir);
+    buf_fini(&h->saved);
     *h = (struct adapter_host){.dir = -1};
 }

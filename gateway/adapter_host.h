@@ -9,6 +9,7 @@
 // takes long of them is done by a thread of low priority (`gentle`) while that one waits. The first are
 // made on the main thread, before the server is ready.
 #pragma once
+#include "base/buf.h"
 #include "base/io_pool.h"
 #include "base/log.h"
 #include "base/reserve.h"
@@ -29,7 +30,8 @@ struct adapter_host {
     int dir; // <data-dir>/adapters; -1: nothing is kept
     char path[512];
     struct reserve *reserve; // given up where the disk is full, or NULL; its owner's
-    bool unsaved;            // what state.json says is not known: a save failed
+    struct buf saved;        // what state.json holds; empty: it is not there
+    bool unsaved;            // or is not known: a save failed, and then putting it back
     uint64_t reserved;       // numbers below are promised in the state file never to be given again
 };
 
@@ -42,7 +44,7 @@ enum err adapter_host_start(struct adapter_host *h, struct replicas *r, struct e
 void adapter_host_stop(struct adapter_host *h);  // no changes any more; before the engine ends
 void adapter_host_close(struct adapter_host *h); // after the engine has ended
 
-// The changes. When they return ERR_OK, they last.
+// The changes. When they return ERR_OK, they last; on an error nothing has changed, now or after a restart.
 struct adapter_load {
     const char *name, *path;
     bool in_place;      // the name may be known
@@ -63,11 +65,13 @@ enum err adapter_host_load(struct adapter_host *h, const struct adapter_load *l,
                            struct err_info *info);
 enum err adapter_host_promote(struct adapter_host *h, const char *name, uint64_t version,
                               struct err_info *info);
-// The name moves at once, whatever change is being made; any thread. It lasts after adapter_host_keep.
+// The name moves at once, whatever change is being made; any thread. It lasts after adapter_host_keep; where
+// that fails the name stays moved, and is kept with the next change or at the end.
 enum err adapter_host_roll_back(struct adapter_host *h, const char *name, struct err_info *info);
 enum err adapter_host_keep(struct adapter_host *h, struct err_info *info);
 enum err adapter_host_retire(struct adapter_host *h, const char *name, uint64_t version,
                              struct err_info *info);
+// With a data folder `target` must outlast the process: no name@version of one that is not kept.
 enum err adapter_host_alias(struct adapter_host *h, const char *alias, const char *target,
                             struct err_info *info);
 
@@ -75,6 +79,10 @@ enum err adapter_host_alias(struct adapter_host *h, const char *alias, const cha
 enum err adapter_store_open(struct adapter_host *h, int data_dir, uint64_t *next_version,
                             struct err_info *info);
 enum err adapter_store_apply(struct adapter_host *h, struct err_info *info); // the desired state
-enum err adapter_store_save(struct adapter_host *h, struct err_info *info);
+// What is there once the change is made; the caller makes it then. An error: the file is as it was.
+enum err adapter_store_save(struct adapter_host *h, const struct adp_change *c,
+                            struct err_info *info);
+// Whether the name is name@version of a version that does not outlast the process.
+bool adapter_store_forgets(const struct adapter_host *h, const char *name);
 enum err adapter_store_copy(struct adapter_host *h, struct adp_version *v, struct err_info *info);
 void adapter_store_clean(struct adapter_host *h); // folders that nobody needs any more

@@ -1,6 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Adapters over a restart. A version's files are written and synced first, the state file that names
 // them last; a folder that the state file does not name is left over and goes.
+//
+// Invariants
+// 1. A change is in the state file, synced, before the registry makes it: what anybody has seen lasts.
+//    Going back is the exception (adapter_host_roll_back).
+// 2. Where a save fails, the file is put back to what it was (`saved`), so that the change does not come
+//    with the next start either. Where that fails too, `unsaved` says that the file is not known: it is
+//    written with the next change, and at the end, and until then no folder is removed.
 #include "base/durable.h"
 #include "base/json_write.h"
 #include "base/mem.h"
@@ -17,6 +24,30 @@
 enum { STATE_MOST = 64 << 20 };
 static const char state_name[] = "state.json";
 
+// ---- the state file's text
+
+// No file: an empty text. `out` is the caller's, also after an error.
+static enum err read_text(int dir, struct buf *out, struct err_info *info) {
+    buf_init(out, STATE_MOST);
+    int fd = openat(dir, state_name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0)
+        return errno == ENOENT ? ERR_OK : durable_errno(info, errno, "open", state_name);
+    ssize_t n = 0;
+    char *to;
+    while ((to = buf_reserve(out, 65536)) && (n = read(fd, to, 65536)) > 0)
+        out->len += (size_t)n;
+    enum err e = n < 0 ? durable_errno(info, errno, "read", state_name) : ERR_OK;
+    close(fd);
+    if (!e && buf_err(out))
+        e = err_set(info, buf_err(out), NULL, "%s is too large", state_name);
+    return e;
+}
+
+static enum err parse(const struct buf *text, json_t **out, struct err_info *info) {
+    *out = NULL;
+    return text->len ? api_json_parse(text->data, text->len, out, info) : ERR_OK;
+}
+
 // ---- writing
 
 static bool is_kept(const struct adapter_host *h, const struct adp_info *i) {
@@ -30,6 +61,14 @@ struct writer {
     struct json_w w;
 };
 
+struct finding { // of one version
+    const struct adapter_host *h;
+    const char *name;
+    size_t len;
+    uint64_t version;
+    bool kept;
+};
+
 static void write_version(void *arg, const struct adp_info *i) {
     struct writer *x = arg;
     if (!is_kept(x->h, i)) // of the command line, or on its way out
@@ -39,8 +78,10 @@ static void write_version(void *arg, const struct adp_info *i) {
     jw_kstr(&x->w, "name", i->name);
     jw_kstr(&x->w, "source", i->source);
     jw_kstr(&x->w, "sha256", i->digest);
+    jw_kint(&x->w, "created", i->created);
     jw_kbool(&x->w, "active", i->active);
     jw_kbool(&x->w, "former", i->former);
+    jw_kbool(&x->w, "rolled_back", i->state == ADP_ROLLED_BACK);
     jw_obj_end(&x->w);
 }
 
@@ -52,33 +93,90 @@ static void write_alias(void *arg, const struct adp_alias_info *a) {
     jw_obj_end(&x->w);
 }
 
-enum err adapter_store_save(struct adapter_host *h, struct err_info *info) {
-    if (h->dir < 0)
-        return ERR_OK;
-    struct buf out;
-    buf_init(&out, STATE_MOST);
-    struct writer x = {h, json_w_begin(&out)};
+static enum err write_state(const struct adapter_host *h, const struct adp_change *c,
+                            struct buf *out) {
+    struct writer x = {h, json_w_begin(out)};
     jw_obj(&x.w);
     jw_kint(&x.w, "next_version", (int64_t)h->reserved);
     jw_key(&x.w, "versions");
     jw_arr(&x.w);
-    enum err e = adp_list(h->registry, write_version, &x);
+    enum err e = adp_list_after(h->registry, c, write_version, &x);
     jw_arr_end(&x.w);
     jw_key(&x.w, "aliases");
     jw_arr(&x.w);
     if (!e)
-        e = adp_aliases(h->registry, write_alias, &x);
+        e = adp_aliases_after(h->registry, c, write_alias, &x);
     jw_arr_end(&x.w);
     jw_obj_end(&x.w);
-    if (!e)
-        e = buf_err(&out);
-    e = e ? err_set(info, e, NULL, "the state of the adapters cannot be written: %s", err_text(e))
-          : durable_put(h->dir, state_name, out.data, out.len, info);
+    return e ? e : buf_err(out);
+}
+
+static enum err put_state(struct adapter_host *h, const struct buf *text, struct err_info *info) {
+    enum err e = durable_put(h->dir, state_name, text->data, text->len, info);
     if (e == ERR_DISK_FULL && h->reserve && reserve_give(h->reserve)) // perhaps what frees room
-        e = durable_put(h->dir, state_name, out.data, out.len, info);
-    h->unsaved = e != ERR_OK;
-    buf_fini(&out);
+        e = durable_put(h->dir, state_name, text->data, text->len, info);
     return e;
+}
+
+static bool is_same(const struct buf *a, const struct buf *b) {
+    return a->len == b->len && (!a->len || !memcmp(a->data, b->data, a->len));
+}
+
+// After a save that failed, and perhaps has renamed the file.
+static void put_back(struct adapter_host *h) {
+    struct buf found;
+    struct err_info info;
+    enum err e = read_text(h->dir, &found, &info);
+    // Read as it was: nothing was renamed, and after a power loss it is the same.
+    if (e || !is_same(&found, &h->saved))
+        e = h->saved.len ? put_state(h, &h->saved, &info)
+                         : durable_remove(h->dir, state_name, &info);
+    buf_fini(&found);
+    h->unsaved = e != ERR_OK;
+    if (e)
+        log_write(h->log, LOG_ERROR,
+                  "%s/%s: %s; a change that was refused may come back with the next start, unless "
+                  "one is saved before",
+                  h->path, state_name, info.message);
+}
+
+enum err adapter_store_save(struct adapter_host *h, const struct adp_change *c,
+                            struct err_info *info) {
+    struct buf text;
+    if (h->dir < 0)
+        return ERR_OK;
+    buf_init(&text, STATE_MOST);
+    enum err e = write_state(h, c, &text);
+    if (e) {
+        err_set(info, e, NULL, "the state of the adapters cannot be written: %s", err_text(e));
+    } else if (h->unsaved || !is_same(&text, &h->saved)) {
+        e = put_state(h, &text, info);
+        if (e)
+            put_back(h);
+        else
+            h->unsaved = false;
+    }
+    if (!e) {
+        buf_fini(&h->saved);
+        h->saved = text;
+    } else {
+        buf_fini(&text);
+    }
+    return e;
+}
+
+static void note_kept(void *arg, const struct adp_info *i) {
+    struct finding *f = arg;
+    if (!strncmp(i->name, f->name, f->len) && !i->name[f->len] && i->version == f->version)
+        f->kept = is_kept(f->h, i);
+}
+
+bool adapter_store_forgets(const struct adapter_host *h, const char *name) {
+    const char *at = strrchr(name, '@');
+    if (h->dir < 0 || !at)
+        return false;
+    struct finding f = {h, name, (size_t)(at - name), strtoull(at + 1, NULL, 10), true};
+    return !adp_list(h->registry, note_kept, &f) && !f.kept;
 }
 
 enum err adapter_store_copy(struct adapter_host *h, struct adp_version *v, struct err_info *info) {
@@ -145,7 +243,8 @@ static void remove_folder(const struct adapter_host *h, const char *name) {
 
 void adapter_store_clean(struct adapter_host *h) {
     // A save that failed may have named folders that are not needed any more.
-    if (h->dir < 0 || (h->unsaved && adapter_store_save(h, NULL)))
+    static const struct adp_change none = {.kind = ADP_CHANGE_NONE};
+    if (h->dir < 0 || (h->unsaved && adapter_store_save(h, &none, NULL)))
         return;
     struct needed x = {0};
     x.failed = adp_list(h->registry, note_needed, &x) || x.failed;
@@ -160,27 +259,6 @@ void adapter_store_clean(struct adapter_host *h) {
 
 // ---- reading
 
-static enum err read_state(int dir, json_t **out, struct err_info *info) {
-    *out = NULL;
-    int fd = openat(dir, state_name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
-    if (fd < 0)
-        return errno == ENOENT ? ERR_OK : durable_errno(info, errno, "open", state_name);
-    struct buf text;
-    buf_init(&text, STATE_MOST);
-    ssize_t n = 0;
-    char *to;
-    while ((to = buf_reserve(&text, 65536)) && (n = read(fd, to, 65536)) > 0)
-        text.len += (size_t)n;
-    enum err e = n < 0 ? durable_errno(info, errno, "read", state_name) : ERR_OK;
-    if (!e && buf_err(&text))
-        e = err_set(info, buf_err(&text), NULL, "%s is too large", state_name);
-    if (!e)
-        e = api_json_parse(text.data, text.len, out, info);
-    close(fd);
-    buf_fini(&text);
-    return e;
-}
-
 enum err adapter_store_open(struct adapter_host *h, int data_dir, uint64_t *next_version,
                             struct err_info *info) {
     json_t *state;
@@ -193,12 +271,14 @@ enum err adapter_store_open(struct adapter_host *h, int data_dir, uint64_t *next
         h->dir = -1;
         return e;
     }
-    if (!(e = durable_clean(h->dir, info)) && !(e = read_state(h->dir, &state, info)) && state) {
+    if (!(e = durable_clean(h->dir, info)) && !(e = read_text(h->dir, &h->saved, info)) &&
+        !(e = parse(&h->saved, &state, info)) && state) {
         e = api_json_int(state, "next_version", 1, INT64_MAX, 1, &next, info);
         json_decref(state);
     }
     if (e) {
         err_prefix(info, "%s", h->path);
+        buf_fini(&h->saved);
         close(h->dir);
         h->dir = -1;
         return e;
@@ -211,11 +291,12 @@ enum err adapter_store_open(struct adapter_host *h, int data_dir, uint64_t *next
 // One version. If it cannot be read again, the process does not start: what was promised to last must
 // not silently go.
 static enum err restore(struct adapter_host *h, const json_t *v, struct err_info *info) {
-    int64_t number;
+    int64_t number, created;
     const char *name, *source, *digest;
     char path[sizeof h->path + 32];
     enum err e;
     if ((e = api_json_int(v, "version", 1, INT64_MAX, 0, &number, info)) ||
+        (e = api_json_int(v, "created", 0, INT64_MAX, 0, &created, info)) ||
         (e = api_json_str(v, "name", false, &name, NULL, info)) ||
         (e = api_json_str(v, "source", false, &source, NULL, info)) ||
         (e = api_json_str(v, "sha256", false, &digest, NULL, info)))
@@ -223,8 +304,12 @@ static enum err restore(struct adapter_host *h, const json_t *v, struct err_info
     if (!number || !name || !source || !digest)
         return err_set(info, ERR_FORMAT, NULL, "a version lacks a field");
     snprintf(path, sizeof path, "%s/v%lld", h->path, (long long)number);
-    const struct adp_origin from = {
-        .path = path, .source = source, .version = (uint64_t)number, .digest = digest};
+    const struct adp_origin from = {.path = path,
+                                    .source = source,
+                                    .version = (uint64_t)number,
+                                    .digest = digest,
+                                    .created = created,
+                                    .rolled_back = json_is_true(json_object_get(v, "rolled_back"))};
     struct adp_version *loaded;
     e = adp_load(h->registry, name, &from, &loaded, info);
     if (e)
@@ -234,15 +319,33 @@ static enum err restore(struct adapter_host *h, const json_t *v, struct err_info
     return e;
 }
 
-static void promote_those(struct adapter_host *h, const json_t *list, const char *which) {
+static bool is_of(const json_t *v, const char *name, const char *which) {
+    const char *s = json_string_value(json_object_get(v, "name"));
+    return s && !strcmp(s, name) && json_is_true(json_object_get(v, which));
+}
+
+static uint64_t number_of(const json_t *list, const char *name, const char *which) {
+    size_t i;
+    const json_t *v;
+    json_array_foreach(list, i, v) {
+        if (is_of(v, name, which))
+            return (uint64_t)json_integer_value(json_object_get(v, "version"));
+    }
+    return 0;
+}
+
+// Each name once: by its active version, or where it has none by its former one.
+static enum err restore_names(struct adapter_host *h, const json_t *list, struct err_info *info) {
+    enum err e = ERR_OK;
     size_t i;
     const json_t *v;
     json_array_foreach(list, i, v) {
         const char *name = json_string_value(json_object_get(v, "name"));
-        if (name && json_is_true(json_object_get(v, which)))
-            (void)adp_promote(h->registry, name,
-                              (uint64_t)json_integer_value(json_object_get(v, "version")), NULL);
+        uint64_t active = number_of(list, name, "active");
+        if (!e && (is_of(v, name, "active") || (!active && is_of(v, name, "former"))))
+            e = adp_name_again(h->registry, name, active, number_of(list, name, "former"), info);
     }
+    return e;
 }
 
 static enum err again(struct adapter_host *h, const char *alias, const char *target,
@@ -255,14 +358,14 @@ static enum err again(struct adapter_host *h, const char *alias, const char *tar
 
 enum err adapter_store_apply(struct adapter_host *h, struct err_info *info) {
     json_t *state;
-    enum err e = read_state(h->dir, &state, info);
+    enum err e = parse(&h->saved, &state, info);
     const json_t *list = json_object_get(state, "versions"), *v;
     size_t i;
     json_array_foreach(list, i, v) {
         e = e ? e : restore(h, v, info);
     }
-    promote_those(h, list, "former");
-    promote_those(h, list, "active");
+    if (!e)
+        e = restore_names(h, list, info);
     json_array_foreach(json_object_get(state, "aliases"), i, v) {
         const char *alias = json_string_value(json_object_get(v, "alias"));
         const char *target = json_string_value(json_object_get(v, "target"));

@@ -60,10 +60,20 @@ static enum err make_promote(struct change *c) {
 }
 
 static enum err make_rollback(struct change *c) { // the name has moved already
-    return adapter_host_keep(c->host, &c->error);
+    enum err e = adapter_host_keep(c->host, &c->error);
+    if (e)
+        err_prefix(&c->error, "the name has moved back, but that does not outlast the process yet");
+    return e;
 }
 
+// A checkpoint is loaded for its alias as it is for a request.
 static enum err make_alias(struct change *c) {
+    enum err e =
+        !c->remove && c->demand ? adapter_demand_load(c->demand, c->target, &c->error) : ERR_OK;
+    if (e) {
+        snprintf(c->error.param, sizeof c->error.param, "target");
+        return e;
+    }
     return adapter_host_alias(c->host, c->name, c->remove ? NULL : c->target, &c->error);
 }
 

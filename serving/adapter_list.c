@@ -31,18 +31,21 @@ static void describe(struct adp_registry *r, const struct adp_version *v, struct
     }
 }
 
-enum err adp_list(struct adp_registry *r, void (*each)(void *arg, const struct adp_info *i),
-                  void *arg) {
+enum err adp__list(struct adp_registry *r, struct adp_info **out, size_t *n) {
     lock_take(&r->lock);
-    size_t n = r->n_versions;
-    struct adp_info *list = mem_calloc(n ? n : 1, sizeof *list);
-    for (size_t i = 0; list && i < n; i++)
+    struct adp_info *list = mem_calloc(r->n_versions ? r->n_versions : 1, sizeof *list);
+    *n = list ? r->n_versions : 0;
+    for (size_t i = 0; i < *n; i++)
         describe(r, r->versions[i], &list[i]);
     lock_drop(&r->lock);
-    for (size_t i = 0; list && i < n; i++)
-        each(arg, &list[i]);
-    mem_free(list);
+    *out = list;
     return list ? ERR_OK : ERR_NOMEM;
+}
+
+enum err adp_list(struct adp_registry *r, void (*each)(void *arg, const struct adp_info *i),
+                  void *arg) {
+    static const struct adp_change none = {.kind = ADP_CHANGE_NONE};
+    return adp_list_after(r, &none, each, arg);
 }
 
 enum err adp_aliases(struct adp_registry *r,

@@ -3,7 +3,8 @@
 //
 //   STAGED --adp_load--> LOADING --adp_load--> VERIFYING --adp_load, or adp_verified--> READY
 //     any of the first three --adp_load--> FAILED; VERIFYING --adp_verified--> FAILED
-//   READY --adp_promote--> ACTIVE --adp_promote of another--> READY
+//     VERIFYING --adp_load of one that an earlier process had so--> ROLLED_BACK
+//   READY --adp_promote, adp_name_again--> ACTIVE --adp_promote of another--> READY
 //   ACTIVE --adp_roll_back--> ROLLED_BACK --adp_promote--> ACTIVE
 //   READY, ACTIVE, ROLLED_BACK --adp_retire, or superseded twice--> DRAINING
 //   DRAINING --the last adp_unpin, or at once--> RETIRED
@@ -26,7 +27,7 @@
 static const unsigned edges[ADP_STATES] = {
     [ADP_STAGED] = EDGE(LOADING) | EDGE(FAILED),
     [ADP_LOADING] = EDGE(VERIFYING) | EDGE(FAILED),
-    [ADP_VERIFYING] = EDGE(READY) | EDGE(FAILED),
+    [ADP_VERIFYING] = EDGE(READY) | EDGE(FAILED) | EDGE(ROLLED_BACK),
     [ADP_READY] = EDGE(ACTIVE) | EDGE(DRAINING),
     [ADP_ACTIVE] = EDGE(READY) | EDGE(ROLLED_BACK) | EDGE(DRAINING),
     [ADP_DRAINING] = EDGE(RETIRED),
@@ -46,7 +47,7 @@ bool adp_edge_is_legal(enum adp_state from, enum adp_state to) {
     return edges[from] >> to & 1;
 }
 
-static bool serves(const struct adp_version *v) {
+bool adp__serves(const struct adp_version *v) {
     return v->state == ADP_READY || v->state == ADP_ACTIVE || v->state == ADP_ROLLED_BACK;
 }
 
@@ -143,14 +144,14 @@ void adp__trim_dead(struct adp_registry *r) {
 
 // ---- names, under the lock
 
-static struct adp__name *find_name(struct adp_registry *r, const char *name) {
+struct adp__name *adp__find_name(struct adp_registry *r, const char *name) {
     for (size_t i = 0; i < r->n_names; i++)
         if (!strcmp(r->names[i].name, name))
             return &r->names[i];
     return NULL;
 }
 
-static struct adp_alias_info *find_alias(struct adp_registry *r, const char *alias) {
+struct adp_alias_info *adp__find_alias(struct adp_registry *r, const char *alias) {
     for (size_t i = 0; i < r->n_aliases; i++)
         if (!strcmp(r->aliases[i].alias, alias))
             return &r->aliases[i];
@@ -168,7 +169,7 @@ static struct adp_version *find_number(struct adp_registry *r, const char *name,
 }
 
 static enum err make_name(struct adp_registry *r, const char *name, struct adp__name **out) {
-    *out = find_name(r, name);
+    *out = adp__find_name(r, name);
     if (*out)
         return ERR_OK;
     if (r->n_names == ADP_MAX_NAMES)
@@ -192,13 +193,13 @@ static void drop_empty_name(struct adp_registry *r, struct adp__name *n) {
         *n = r->names[--r->n_names];
 }
 
-static struct adp_version *lookup(struct adp_registry *r, const char *name) {
-    const struct adp_alias_info *alias = find_alias(r, name);
+struct adp_version *adp__lookup(struct adp_registry *r, const char *name) {
+    const struct adp_alias_info *alias = adp__find_alias(r, name);
     if (alias)
         name = alias->target;
     const char *at = strrchr(name, '@');
     if (!at) {
-        const struct adp__name *n = find_name(r, name);
+        const struct adp__name *n = adp__find_name(r, name);
         return n ? n->active : NULL;
     }
     char *end;
@@ -206,7 +207,7 @@ static struct adp_version *lookup(struct adp_registry *r, const char *name) {
         return NULL;
     uint64_t number = strtoull(at + 1, &end, 10);
     struct adp_version *v = *end ? NULL : find_number(r, name, (size_t)(at - name), number);
-    return v && serves(v) ? v : NULL;
+    return v && adp__serves(v) ? v : NULL;
 }
 
 // Hubs and clients use names such as org/name and ft:base:org::id. What a path would take for a folder
@@ -265,10 +266,10 @@ static enum err no_version(const char *name, uint64_t version, struct err_info *
                    (unsigned long long)version);
 }
 
-static enum err promote(struct adp_registry *r, const char *name, uint64_t version,
-                        struct err_info *info) {
+enum err adp__check_promote(struct adp_registry *r, const char *name, uint64_t version,
+                            struct adp_version **out, struct err_info *info) {
     struct adp_version *v = find_number(r, name, strlen(name), version);
-    struct adp__name *n;
+    *out = v;
     if (!v)
         return no_version(name, version, info);
     if (v->state == ADP_ACTIVE)
@@ -276,14 +277,32 @@ static enum err promote(struct adp_registry *r, const char *name, uint64_t versi
     if (v->state != ADP_READY && v->state != ADP_ROLLED_BACK)
         return err_set(info, ERR_INVALID, "version", "version %llu of `%s` is %s, not ready",
                        (unsigned long long)version, name, adp_state_name(v->state));
-    if (find_alias(r, name))
+    if (adp__find_alias(r, name))
         return err_set(info, ERR_INVALID, "name", "`%s` is an alias", name);
-    enum err e = make_name(r, name, &n);
+    return ERR_OK;
+}
+
+static enum err name_of(struct adp_registry *r, const char *name, struct adp__name **out,
+                        struct err_info *info) {
+    enum err e = make_name(r, name, out);
+    if (!e)
+        return e;
+    return err_set(info, e, NULL,
+                   e == ERR_LIMIT ? "at most %d adapters can be active"
+                                  : "out of memory for the name (of %d)",
+                   (int)ADP_MAX_NAMES);
+}
+
+static enum err promote(struct adp_registry *r, const char *name, uint64_t version,
+                        struct err_info *info) {
+    struct adp_version *v;
+    struct adp__name *n;
+    enum err e = adp__check_promote(r, name, version, &v, info);
+    if (e || v->state == ADP_ACTIVE)
+        return e;
+    e = name_of(r, name, &n, info);
     if (e)
-        return err_set(info, e, NULL,
-                       e == ERR_LIMIT ? "at most %d adapters can be active"
-                                      : "out of memory for the name (of %d)",
-                       (int)ADP_MAX_NAMES);
+        return e;
     struct adp_version *former = n->former;
     if (n->active) {
         adp__move(n->active, ADP_READY);
@@ -293,10 +312,32 @@ static enum err promote(struct adp_registry *r, const char *name, uint64_t versi
     adp__move(v, ADP_ACTIVE);
     if (n->former == v)
         n->former = NULL;
-    if (former && former != v && former != n->former && serves(former))
+    if (former && former != v && former != n->former && adp__serves(former))
         drain(former);
     adp__trim_dead(r);
     return ERR_OK;
+}
+
+enum err adp_name_again(struct adp_registry *r, const char *name, uint64_t active, uint64_t former,
+                        struct err_info *info) {
+    size_t len = strlen(name);
+    struct adp__name *n;
+    lock_take(&r->lock);
+    struct adp_version *a = active ? find_number(r, name, len, active) : NULL,
+                       *f = former ? find_number(r, name, len, former) : NULL;
+    bool wrong = (active && (!a || a->state != ADP_READY)) ||
+                 (former && (!f || f->state != ADP_READY)) || (a && a == f);
+    enum err e = wrong ? err_set(info, ERR_FORMAT, NULL, "`%s` has no such versions", name)
+                       : name_of(r, name, &n, info);
+    if (!e) {
+        n->active = a;
+        n->former = f;
+        if (a)
+            adp__move(a, ADP_ACTIVE);
+        drop_empty_name(r, n);
+    }
+    lock_drop(&r->lock);
+    return e;
 }
 
 enum err adp_promote(struct adp_registry *r, const char *name, uint64_t version,
@@ -310,7 +351,7 @@ enum err adp_promote(struct adp_registry *r, const char *name, uint64_t version,
 enum err adp_roll_back(struct adp_registry *r, const char *name, struct err_info *info) {
     enum err e = ERR_OK;
     lock_take(&r->lock);
-    struct adp__name *n = find_name(r, name);
+    struct adp__name *n = adp__find_name(r, name);
     if (!n || !n->active) {
         e = err_set(info, ERR_NOT_FOUND, "name", "there is no adapter `%s`", name);
     } else if (!n->former) {
@@ -325,15 +366,20 @@ enum err adp_roll_back(struct adp_registry *r, const char *name, struct err_info
     return e;
 }
 
+enum err adp__none_to_retire(const char *name, uint64_t version, struct err_info *info) {
+    return version ? no_version(name, version, info)
+                   : err_set(info, ERR_NOT_FOUND, "name", "there is no adapter `%s`", name);
+}
+
 enum err adp_retire(struct adp_registry *r, const char *name, uint64_t version,
                     struct err_info *info) {
     bool any = false;
     lock_take(&r->lock);
     for (size_t i = 0; i < r->n_versions; i++) {
         struct adp_version *v = r->versions[i];
-        if (strcmp(v->name, name) != 0 || (version && v->number != version) || !serves(v))
+        if (strcmp(v->name, name) != 0 || (version && v->number != version) || !adp__serves(v))
             continue;
-        struct adp__name *n = find_name(r, name);
+        struct adp__name *n = adp__find_name(r, name);
         if (n && n->active == v)
             n->active = NULL;
         if (n && n->former == v)
@@ -345,72 +391,7 @@ enum err adp_retire(struct adp_registry *r, const char *name, uint64_t version,
     }
     adp__trim_dead(r);
     lock_drop(&r->lock);
-    if (any)
-        return ERR_OK;
-    return version ? no_version(name, version, info)
-                   : err_set(info, ERR_NOT_FOUND, "name", "there is no adapter `%s`", name);
-}
-
-static enum err set_alias(struct adp_registry *r, const char *alias, const char *target,
-                          bool loaded, struct err_info *info) {
-    struct adp_alias_info *a = find_alias(r, alias);
-    if (!target) {
-        if (!a)
-            return err_set(info, ERR_NOT_FOUND, "alias", "there is no alias `%s`", alias);
-        *a = r->aliases[--r->n_aliases];
-        return ERR_OK;
-    }
-    if (find_name(r, alias))
-        return err_set(info, ERR_INVALID, "alias", "`%s` is an adapter's name", alias);
-    if (strlen(target) >= sizeof a->target ||
-        (loaded && (find_alias(r, target) || !lookup(r, target))))
-        return err_set(info, ERR_NO_MODEL, "target", "there is no adapter `%.64s`", target);
-    if (!a && r->n_aliases == ADP_MAX_NAMES)
-        return err_set(info, ERR_LIMIT, NULL, "at most %d aliases are supported",
-                       (int)ADP_MAX_NAMES);
-    if (!a && r->n_aliases == r->cap_aliases) {
-        size_t cap = r->cap_aliases ? 2 * r->cap_aliases : 4;
-        struct adp_alias_info *grown = mem_realloc(r->aliases, cap * sizeof *grown);
-        if (!grown)
-            return err_set(info, ERR_NOMEM, NULL, "out of memory for an alias");
-        r->aliases = grown;
-        r->cap_aliases = cap;
-    }
-    if (!a)
-        a = &r->aliases[r->n_aliases++];
-    memcpy(a->alias, alias, strlen(alias) + 1);
-    memcpy(a->target, target, strlen(target) + 1);
-    return ERR_OK;
-}
-
-static enum err make_alias(struct adp_registry *r, const char *name, const char *target,
-                           bool loaded, struct err_info *info) {
-    enum err e = adp_check_name(r, name, info);
-    if (e)
-        return e;
-    lock_take(&r->lock);
-    e = set_alias(r, name, target, loaded, info);
-    lock_drop(&r->lock);
-    return e;
-}
-
-enum err adp_alias(struct adp_registry *r, const char *alias, const char *target,
-                   struct err_info *info) {
-    return make_alias(r, alias, target, true, info);
-}
-
-enum err adp_alias_again(struct adp_registry *r, const char *alias, const char *target,
-                         struct err_info *info) {
-    return make_alias(r, alias, target, false, info);
-}
-
-bool adp_alias_target(struct adp_registry *r, const char *alias, char out[ADP_NAME_MAX + 32]) {
-    lock_take(&r->lock);
-    const struct adp_alias_info *a = find_alias(r, alias);
-    if (a)
-        memcpy(out, a->target, strlen(a->target) + 1);
-    lock_drop(&r->lock);
-    return a != NULL;
+    return any ? ERR_OK : adp__none_to_retire(name, version, info);
 }
 
 // ---- requests
@@ -418,7 +399,7 @@ bool adp_alias_target(struct adp_registry *r, const char *alias, char out[ADP_NA
 enum err adp_resolve(struct adp_registry *r, const char *name, struct adp_version **out,
                      struct err_info *info) {
     lock_take(&r->lock);
-    struct adp_version *v = lookup(r, name);
+    struct adp_version *v = adp__lookup(r, name);
     if (v)
         v->pins++;
     lock_drop(&r->lock);
@@ -429,7 +410,7 @@ enum err adp_resolve(struct adp_registry *r, const char *name, struct adp_versio
 
 bool adp_knows(struct adp_registry *r, const char *name) {
     lock_take(&r->lock);
-    bool known = lookup(r, name);
+    bool known = adp__lookup(r, name);
     lock_drop(&r->lock);
     return known;
 }

@@ -60,11 +60,13 @@ enum err adp_check_name(const struct adp_registry *r, const char *name, struct e
 // reason. `source` is what listings show. `version` 0: the next number; else one that an earlier
 // process gave, with the digest it had then ("": any). `verify`: it ends VERIFYING instead of READY, for
 // the caller to try it on an engine. Reads files. *out is held until adp_release.
+// `created` 0: now. `rolled_back`: it ends ROLLED_BACK, as an earlier process had it.
 struct adp_origin {
     const char *path, *source;
     uint64_t version;
     const char *digest;
-    bool verify;
+    int64_t created;
+    bool verify, rolled_back;
 };
 enum err adp_load(struct adp_registry *r, const char *name, const struct adp_origin *from,
                   struct adp_version **out, struct err_info *info);
@@ -81,6 +83,9 @@ enum err adp_promote(struct adp_registry *r, const char *name, uint64_t version,
                      struct err_info *info);
 // The former version at once; the active one becomes ROLLED_BACK.
 enum err adp_roll_back(struct adp_registry *r, const char *name, struct err_info *info);
+// What an earlier process acknowledged: the name's versions, READY; 0: none.
+enum err adp_name_again(struct adp_registry *r, const char *name, uint64_t active, uint64_t former,
+                        struct err_info *info);
 // The version takes no new requests, and goes when none holds it. version 0: all of the name.
 enum err adp_retire(struct adp_registry *r, const char *name, uint64_t version,
                     struct err_info *info);
@@ -153,5 +158,29 @@ struct adp_alias_info {
 };
 enum err adp_aliases(struct adp_registry *r,
                      void (*each)(void *arg, const struct adp_alias_info *i), void *arg);
+
+// ---- changes as values, for whoever writes one down before anybody sees it
+
+enum adp_change_kind {
+    ADP_CHANGE_NONE,
+    ADP_CHANGE_PROMOTE, // name, version
+    ADP_CHANGE_RETIRE,  // name, version or 0
+    ADP_CHANGE_ALIAS,   // name, target or NULL
+};
+struct adp_change {
+    enum adp_change_kind kind;
+    const char *name;
+    uint64_t version;
+    const char *target;
+};
+// Whether adp_make would succeed now, memory aside; the error says why not.
+enum err adp_check(struct adp_registry *r, const struct adp_change *c, struct err_info *info);
+// adp_promote, adp_retire or adp_alias.
+enum err adp_make(struct adp_registry *r, const struct adp_change *c, struct err_info *info);
+// As adp_list and adp_aliases, of what is there once the change is made; who leaves is DRAINING.
+enum err adp_list_after(struct adp_registry *r, const struct adp_change *c,
+                        void (*each)(void *arg, const struct adp_info *i), void *arg);
+enum err adp_aliases_after(struct adp_registry *r, const struct adp_change *c,
+                           void (*each)(void *arg, const struct adp_alias_info *a), void *arg);
 // The number that the next version will have.
 uint64_t adp_next_number(struct adp_registry *r);

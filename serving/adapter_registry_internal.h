@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The registry's state, shared by adapter_registry.c (states, names), adapter_versions.c (reading,
-// host memory) and adapter_list.c (listings).
+// The registry's state, shared by adapter_registry.c (states, names), adapter_aliases.c,
+// adapter_versions.c (reading, host memory), adapter_list.c (listings) and adapter_change.c.
 #pragma once
 #include "base/thread.h"
 #include "serving/adapter_registry.h"
@@ -60,6 +60,16 @@ struct adp_registry {
 };
 
 // With the lock held.
+struct adp__name *adp__find_name(struct adp_registry *r, const char *name);        // NULL: none
+struct adp_alias_info *adp__find_alias(struct adp_registry *r, const char *alias); // NULL: none
+struct adp_version *adp__lookup(struct adp_registry *r, const char *name); // see adp_resolve
+bool adp__serves(const struct adp_version *v);
+// Whether adp_promote, adp_alias would be accepted; *out is the version, or NULL.
+enum err adp__check_promote(struct adp_registry *r, const char *name, uint64_t version,
+                            struct adp_version **out, struct err_info *info);
+enum err adp__check_alias(struct adp_registry *r, const char *alias, const char *target,
+                          bool loaded, struct err_info *info);
+enum err adp__none_to_retire(const char *name, uint64_t version, struct err_info *info);
 void adp__move(struct adp_version *v, enum adp_state to);
 void adp__unref(struct adp_version *v);
 enum err adp__insert(struct adp_registry *r, struct adp_version *v);
@@ -68,3 +78,6 @@ void adp__trim_host(struct adp_registry *r);
 // No request will use it any more: its host memory goes, and the engines are told.
 void adp__let_go(struct adp_version *v);
 void adp__free_host(struct adp_version *v); // unless somebody reads it
+
+// All versions as copies, freed by the caller; takes the lock. ERR_NOMEM: *n 0.
+enum err adp__list(struct adp_registry *r, struct adp_info **out, size_t *n);

@@ -71,7 +71,7 @@ static struct adp_version *new_version(struct adp_registry *r, const char *name,
     v->reg = r;
     v->refs = 1;
     v->state = ADP_STAGED;
-    v->created = clock_wall_ns(&clock_system) / 1000000000;
+    v->created = from->created ? from->created : clock_wall_ns(&clock_system) / 1000000000;
     memcpy(v->name, name, strlen(name) + 1);
     v->path = mem_strdup(from->path);
     v->source = mem_strdup(from->source ? from->source : from->path);
@@ -165,7 +165,7 @@ enum err adp_load(struct adp_registry *r, const char *name, const struct adp_ori
     v->host = a;
     v->host_used = ++r->ticks;
     if (!from->verify)
-        adp__move(v, ADP_READY);
+        adp__move(v, from->rolled_back ? ADP_ROLLED_BACK : ADP_READY);
     adp__trim_host(r);
     lock_drop(&r->lock);
     *out = v;

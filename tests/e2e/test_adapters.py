@@ -210,7 +210,9 @@ class Lasting(unittest.TestCase):
         modules = ("--lora-modules", f"qv={path('qv')}")
         server = self.start(*modules)
         self.post(server, "/admin/v1/adapters/aliases", {"alias": "prod", "target": "qv"})
-        before = tokens_of(server, "prod")[0]
+        before, version = tokens_of(server, "prod")
+        refused = self.post(server, "/admin/v1/adapters/aliases", {"alias": "prod", "target": version}, 400)
+        self.assertIn(b"its number ends with this process", refused)
         for options, status in (((), 404), (modules, 200)):
             server.stop(signal.SIGKILL)
             server = self.start(*options)
@@ -247,6 +249,8 @@ class Lasting(unittest.TestCase):
         server.stop(signal.SIGKILL)
         server = self.start()
         self.assertEqual(tokens_of(server, "a")[1], "a@2")
+        self.assertEqual([(x["version"], x["status"]) for x in server.json("GET", "/admin/v1/adapters/a")[1]["data"]][:2],
+                         [(2, "active"), (3, "rolled_back")])
         versions = [x["version"] for x in server.json("GET", "/admin/v1/adapters/a")[1]["data"]]
         self.assertEqual(versions[:2], [2, 3])
         self.assertGreater(versions[2], 4)  # 4 was another's

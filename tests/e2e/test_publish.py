@@ -228,7 +228,9 @@ class Names(test_finetune.Trainer):
         self.assertEqual(names[1], job.fine_tuned_model + ":ckpt-step-18")
         final = self.ask(job.fine_tuned_model)
         self.assertEqual(self.ask(names[0]), final)
-        # All at once, before any is loaded.
+        self.alias("early", names[2])  # loads what it is to stand for
+        early = self.ask("early")
+        # All at once, before they are loaded.
         answers = {}
         asking = [threading.Thread(target=lambda n=n: answers.setdefault(n, self.ask(n))) for n in names[1:] * 2]
         for t in asking:
@@ -236,6 +238,7 @@ class Names(test_finetune.Trainer):
         for t in asking:
             t.join()
         self.assertEqual(len(answers), 2)
+        self.assertEqual(answers[names[2]], early)
         self.assertEqual(self.client.models.retrieve(names[2]).id, names[2])
         r = self.client.chat.completions.create(model=names[1], **test_finetune.ASK, stream=True)
         parts = [c.choices[0].delta.content or "" for c in r if c.choices]
@@ -270,6 +273,9 @@ class Names(test_finetune.Trainer):
         self.assertEqual(self.ask("best"), answers[names[1]])
         self.assertEqual(self.ask(names[1]), answers[names[1]])
         self.refused(openai.BadRequestError, names[2], "the checkpoint of step 12")
+        for target, expected in ((names[2], 400), (job.fine_tuned_model + ":ckpt-step-7", 404)):
+            status, body = self.server.json("POST", "/admin/v1/adapters/aliases", {"alias": "best", "target": target})
+            self.assertEqual((status, body["error"]["param"]), (expected, "target"), body)
         # One that is just being taken away, whose mark goes first.
         os.unlink(os.path.join(folder, "step-24/COMPLETE"))
         self.refused(openai.NotFoundError, names[0], "any more")

@@ -62,8 +62,9 @@ static void see_version(void *arg, const struct adp_info *i) {
     char *view = arg;
     size_t n = strlen(view);
     if (i->state == ADP_READY || i->state == ADP_ACTIVE || i->state == ADP_ROLLED_BACK)
-        snprintf(view + n, VIEW - n, "%s@%llu %s%s\n", i->name, (unsigned long long)i->version,
-                 i->digest, i->active ? " active" : "");
+        snprintf(view + n, VIEW - n, "%s@%llu %s %s%s%s %lld\n", i->name,
+                 (unsigned long long)i->version, i->digest, adp_state_name(i->state),
+                 i->active ? " current" : "", i->former ? " former" : "", (long long)i->created);
 }
 
 static void see_alias(void *arg, const struct adp_alias_info *a) {
@@ -239,7 +240,182 @@ static void test_errors(void **state) {
         see(&h, before);
         assert_string_equal(before, after);
     }
-    assert_int_equal(lines_with(after, " active"), 1);
+    assert_int_equal(lines_with(after, " current"), 1);
+    close_host(&h);
+}
+
+// ---- each change, with each call to the disk failing
+
+static enum err promote(struct host *h, const char *name, uint64_t version, struct err_info *info) {
+    return adapter_host_promote(&h->adapters, name, version, info);
+}
+
+// What is there: a@1 former, a@2 active, b@3 active, b@4 ready, c -> a.
+static void populate(struct host *h) {
+    struct err_info info = {0};
+    assert_ok(load(h, "a", GOLDEN "qv", true, &info), &info);
+    assert_ok(load(h, "a", GOLDEN "rslora", true, &info), &info);
+    assert_ok(load(h, "b", GOLDEN "patterns", true, &info), &info);
+    assert_ok(load(h, "b", GOLDEN "qv", false, &info), &info);
+    assert_ok(adapter_host_alias(&h->adapters, "c", "a", &info), &info);
+}
+
+static enum err faulty_change(struct host *h, int i, struct err_info *info) {
+    switch (i) {
+    case 0:
+        return promote(h, "b", 4, info);
+    case 1:
+        return promote(h, "a", 1, info);
+    case 2:
+        return adapter_host_retire(&h->adapters, "a", 2, info);
+    case 3:
+        return adapter_host_retire(&h->adapters, "b", 0, info);
+    case 4:
+        return adapter_host_alias(&h->adapters, "d", "b@4", info);
+    case 5:
+        return adapter_host_alias(&h->adapters, "c", "b", info);
+    case 6:
+        return adapter_host_alias(&h->adapters, "c", NULL, info);
+    case 7:
+        return load(h, "a", GOLDEN "patterns", true, info);
+    default:
+        return load(h, "e", GOLDEN "qv", false, info);
+    }
+}
+enum { FAULTY_CHANGES = 9 };
+
+static int inject_from(void *arg, struct diskio_call *c) {
+    struct fault *f = arg;
+    (void)c;
+    return ++f->n >= f->at ? f->with : 0;
+}
+
+static void start_anew(const struct world *w, struct host *h, bool populated) {
+    struct err_info info = {0};
+    assert_ok(open_host(w, h, w->folder, &info), &info);
+    if (populated)
+        populate(h);
+}
+
+static void end_all(struct world *w, struct host *h) {
+    close_host(h);
+    temp_remove(w->folder);
+    temp_folder_in_memory(w->folder, "adapters");
+}
+
+// False: the call did not come any more, and the change was made.
+static bool fails_without_effect(struct world *w, int i, struct fault f, bool for_good) {
+    struct host h;
+    struct err_info info = {0};
+    char before[VIEW], after[VIEW];
+    start_anew(w, &h, true);
+    see(&h, before);
+    const struct diskio_hook hook = {.before = for_good ? inject_from : inject, .arg = &f};
+    diskio_set_hook(&hook);
+    enum err e = faulty_change(&h, i, &info);
+    bool unsaved = h.adapters.unsaved;
+    diskio_set_hook(NULL);
+    see(&h, after);
+    assert_int_equal(strcmp(before, after) == 0, e != ERR_OK);
+    // What was put back is there even if the process ends without a last word.
+    if (!for_good)
+        assert_false(unsaved);
+    close_host(&h);
+    start_anew(w, &h, false);
+    see(&h, before);
+    assert_string_equal(before, after);
+    end_all(w, &h);
+    return f.n >= f.at;
+}
+
+// An error means that nothing has changed, for who asks now and after a restart; no error means the opposite.
+static void test_no_effect(void **state) {
+    struct world *w = *state;
+    for (int i = 0; i < FAULTY_CHANGES; i++)
+        for (int for_good = 0; for_good < 2; for_good++) {
+            int at = 1;
+            while (fails_without_effect(w, i, (struct fault){.at = at, .with = EIO}, for_good))
+                at++;
+            assert_true(at > 4);
+        }
+}
+
+// Going back helps at once, whatever the disk does; it lasts as soon as the disk takes it.
+static void test_roll_back_first(void **state) {
+    struct world *w = *state;
+    struct host h;
+    struct err_info info = {0};
+    char after[VIEW], again[VIEW];
+    for (int at = 1, met = 1; met; at++) {
+        struct fault f = {.at = at, .with = EIO};
+        const struct diskio_hook hook = {.before = inject_from, .arg = &f};
+        start_anew(w, &h, true);
+        diskio_set_hook(&hook);
+        enum err e = roll_back(&h, &info);
+        diskio_set_hook(NULL);
+        met = f.n >= at;
+        assert_true(met || !e);
+        see(&h, after);
+        assert_int_equal(lines_with(after, "rolled_back"), 1);
+        if (e && at % 2)
+            assert_ok(adapter_host_alias(&h.adapters, "d", "b", &info), &info); // the next change
+        see(&h, after);
+        close_host(&h);
+        start_anew(w, &h, false);
+        see(&h, again);
+        assert_string_equal(after, again);
+        end_all(w, &h);
+    }
+}
+
+// States outlast the process one by one, and what may be done from them does too.
+static void test_states_last(void **state) {
+    struct world *w = *state;
+    struct host h;
+    struct err_info info = {0};
+    char before[VIEW], after[VIEW];
+    start_anew(w, &h, true);
+    assert_ok(roll_back(&h, &info), &info);       // a@2 rolled back, a@1 active
+    assert_ok(promote(&h, "b", 4, &info), &info); // b@3 is the former
+    assert_ok(adapter_host_retire(&h.adapters, "b", 4, &info), &info); // b stands for nothing
+    for (int i = 0; i < 3; i++) {
+        see(&h, before);
+        close_host(&h);
+        start_anew(w, &h, false);
+        see(&h, after);
+        assert_string_equal(before, after);
+        assert_int_equal(lines_with(after, "rolled_back"), i < 2);
+        assert_int_equal(adp_knows(h.adapters.registry, "b"), i == 2);
+        if (i == 0)
+            assert_int_equal(adapter_host_roll_back(&h.adapters, "a", &info), ERR_INVALID);
+        if (i == 1) {
+            assert_ok(promote(&h, "a", 2, &info), &info);
+            assert_ok(promote(&h, "b", 3, &info), &info);
+        }
+    }
+    close_host(&h);
+}
+
+// A number that the next process does not know again is no target that lasts.
+static void test_alias_of_number(void **state) {
+    struct world *w = *state;
+    struct host h;
+    struct err_info info = {0};
+    start_anew(w, &h, true);
+    const struct adapter_load l = {
+        .name = "there", .path = GOLDEN "qv", .promote = true, .in_its_folder = true};
+    uint64_t version;
+    char target[64];
+    assert_ok(adapter_host_load(&h.adapters, &l, &version, &info), &info);
+    snprintf(target, sizeof target, "there@%llu", (unsigned long long)version);
+    assert_true(adp_knows(h.adapters.registry, target));
+    assert_int_equal(adapter_host_alias(&h.adapters, "d", target, &info), ERR_INVALID);
+    assert_string_equal(info.param, "target");
+    assert_non_null(strstr(info.message, "lasts"));
+    assert_false(adp_knows(h.adapters.registry, "d"));
+    assert_int_equal(adapter_host_alias(&h.adapters, "d", "there@99", &info), ERR_NO_MODEL);
+    assert_ok(adapter_host_alias(&h.adapters, "d", "there", &info), &info);
+    assert_ok(adapter_host_alias(&h.adapters, "d", "b@4", &info), &info);
     close_host(&h);
 }
 
@@ -262,7 +438,7 @@ static void test_alias_without_target(void **state) {
         assert_string_equal(view, i < 2 ? "c -> there\n" : "");
         assert_false(adp_knows(h.adapters.registry, "c"));
         if (i == 0)
-            assert_ok(adapter_store_save(&h.adapters, &info), &info);
+            assert_ok(adapter_host_keep(&h.adapters, &info), &info);
         if (i == 1)
             assert_ok(adapter_host_alias(&h.adapters, "c", NULL, &info), &info);
     }
@@ -274,6 +450,10 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_power_loss, setup, teardown),
         cmocka_unit_test_setup_teardown(test_errors, setup, teardown),
         cmocka_unit_test_setup_teardown(test_alias_without_target, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_no_effect, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_roll_back_first, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_states_last, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_alias_of_number, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -98,7 +98,7 @@ static void edges_are_those_of_the_diagram(void **state) {
     (void)state;
     static const char *const table[ADP_STATES] = {
         // to: staged loading verifying ready active draining retired failed rolled_back
-        [ADP_STAGED] = ".x.....x.",  [ADP_LOADING] = "..x....x.", [ADP_VERIFYING] = "...x...x.",
+        [ADP_STAGED] = ".x.....x.",  [ADP_LOADING] = "..x....x.", [ADP_VERIFYING] = "...x...xx",
         [ADP_READY] = "....xx...",   [ADP_ACTIVE] = "...x.x..x",  [ADP_DRAINING] = "......x..",
         [ADP_RETIRED] = ".........", [ADP_FAILED] = ".........",  [ADP_ROLLED_BACK] = "....xx...",
     };
@@ -397,6 +397,117 @@ static void host_memory_is_bounded_and_read_again(void **state) {
     rx_close(&x);
 }
 
+// ---- changes as values
+
+enum { SEEN = 8192 };
+
+static void see_serving(void *arg, const struct adp_info *i) {
+    char *out = arg;
+    size_t n = strlen(out);
+    if (i->state == ADP_READY || i->state == ADP_ACTIVE || i->state == ADP_ROLLED_BACK)
+        snprintf(out + n, SEEN - n, "%s@%d %s %d%d\n", i->name, (int)i->version,
+                 adp_state_name(i->state), i->active, i->former);
+}
+
+static void see_alias(void *arg, const struct adp_alias_info *a) {
+    char *out = arg;
+    size_t n = strlen(out);
+    snprintf(out + n, SEEN - n, "%s -> %s\n", a->alias, a->target);
+}
+
+static void see(struct rx *x, const struct adp_change *c, char out[SEEN]) {
+    out[0] = '\0';
+    assert_int_equal(adp_list_after(x->r, c, see_serving, out), ERR_OK);
+    // One alias at most is changed at a time, and their order says nothing: see them one by one.
+    for (char name[2] = "p"; name[0] < 's'; name[0]++) {
+        char all[SEEN] = "", want[8];
+        assert_int_equal(adp_aliases_after(x->r, c, see_alias, all), ERR_OK);
+        snprintf(want, sizeof want, "%s -> ", name);
+        const char *at = strstr(all, want);
+        size_t n = strlen(out);
+        if (at)
+            snprintf(out + n, SEEN - n, "%.*s\n", (int)strcspn(at, "\n"), at);
+    }
+}
+
+static struct adp_change some_change(uint32_t *seed) {
+    static const char *const names[] = {"a", "b", "c"};
+    static const char *const aliases_of[] = {"p", "q", "r", "a"};
+    static const char *const targets[] = {"a", "b", "a@1", "b@5", "p", NULL};
+    uint32_t x = *seed = *seed * 1664525 + 1013904223;
+    struct adp_change c = {.name = names[(x >> 8) % 3], .version = 1 + (x >> 12) % 9};
+    switch ((x >> 20) % 8) {
+    case 0:
+        c.kind = ADP_CHANGE_RETIRE;
+        break;
+    case 1:
+    case 2:
+        c = (struct adp_change){ADP_CHANGE_ALIAS, aliases_of[(x >> 8) % 4], 0,
+                                targets[(x >> 12) % 6]};
+        break;
+    default:
+        c.kind = ADP_CHANGE_PROMOTE;
+    }
+    return c;
+}
+
+// What a change is said to lead to is what it leads to; one that is said to be refused is, and changes nothing.
+static void a_change_does_what_was_foretold(void **state) {
+    (void)state;
+    struct rx x;
+    const struct adp_change none = {.kind = ADP_CHANGE_NONE};
+    char foretold[SEEN], found[SEEN], before[SEEN];
+    uint32_t seed = 7;
+    int made[4] = {0};
+    for (int round = 0; round < 40; round++) {
+        rx_open(&x, 4);
+        for (int i = 0; i < 8; i++)
+            load(&x, i % 2 ? "b" : "a");
+        for (int i = 0; i < 30; i++) {
+            struct adp_change c = some_change(&seed);
+            see(&x, &none, before);
+            enum err e = adp_check(x.r, &c, &x.info);
+            see(&x, &c, foretold);
+            assert_int_equal(adp_make(x.r, &c, &x.info), e);
+            see(&x, &none, found);
+            assert_string_equal(found, e ? before : foretold);
+            made[c.kind] += !e;
+            if (i % 5 == 4)
+                (void)adp_roll_back(x.r, i % 2 ? "b" : "a", &x.info);
+        }
+        rx_close(&x);
+    }
+    assert_true(made[ADP_CHANGE_PROMOTE] > 50 && made[ADP_CHANGE_RETIRE] > 20 &&
+                made[ADP_CHANGE_ALIAS] > 50);
+}
+
+// What an earlier process had: states and names come back as they were.
+static void a_version_comes_back_as_it_was(void **state) {
+    (void)state;
+    struct rx x;
+    struct adp_version *v;
+    rx_open(&x, 4);
+    const struct adp_origin from = {
+        .path = "tests/golden/adapters/qv", .version = 9, .created = 1234567, .rolled_back = true};
+    assert_int_equal(adp_load(x.r, "a", &from, &v, &x.info), ERR_OK);
+    adp_release(v);
+    assert_state(&x, 9, ADP_ROLLED_BACK);
+    assert_int_equal(info_of(&x, 9).created, 1234567);
+    uint64_t v1 = load(&x, "a"), v2 = load(&x, "a");
+    assert_int_equal(adp_name_again(x.r, "a", v1, v1, &x.info), ERR_FORMAT);
+    assert_int_equal(adp_name_again(x.r, "a", 9, v1, &x.info), ERR_FORMAT);
+    assert_int_equal(adp_name_again(x.r, "a", v1, 99, &x.info), ERR_FORMAT);
+    assert_int_equal(resolve(&x, "a"), 0);
+    assert_int_equal(adp_name_again(x.r, "a", v1, v2, &x.info), ERR_OK);
+    assert_int_equal(resolve(&x, "a"), v1);
+    assert_true(info_of(&x, v2).former);
+    assert_int_equal(adp_roll_back(x.r, "a", &x.info), ERR_OK);
+    assert_int_equal(resolve(&x, "a"), v2);
+    promote(&x, "a", 9);
+    assert_int_equal(resolve(&x, "a"), 9);
+    rx_close(&x);
+}
+
 static enum err use_all(struct rx *x) {
     struct adp_version *v, *w;
     const struct mdl_adapter *host;
@@ -407,8 +518,12 @@ static enum err use_all(struct rx *x) {
         return e;
     if (!(e = adp_load(x->r, "a", &from, &v, &x->info))) {
         e = adp_promote(x->r, "a", 1, &x->info);
+        const struct adp_change c = {ADP_CHANGE_ALIAS, "alias", 0, "a"};
+        struct found f = {0};
         if (!e)
-            e = adp_alias(x->r, "alias", "a", &x->info);
+            e = adp_list_after(x->r, &c, look, &f);
+        if (!e && !(e = adp_check(x->r, &c, &x->info)))
+            e = adp_make(x->r, &c, &x->info);
         adp_release(v);
     }
     if (!e && !(e = adp_load(x->r, "b", &from, &v, &x->info)))
@@ -461,6 +576,8 @@ int main(void) {
         cmocka_unit_test(a_version_that_fails_goes_with_its_last_request),
         cmocka_unit_test(dead_versions_are_forgotten),
         cmocka_unit_test(host_memory_is_bounded_and_read_again),
+        cmocka_unit_test(a_change_does_what_was_foretold),
+        cmocka_unit_test(a_version_comes_back_as_it_was),
         cmocka_unit_test(failing_allocations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
