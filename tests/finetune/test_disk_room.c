@@ -130,12 +130,12 @@ static void test_publication_is_taken_back(void **state) {
         .from = 1u << FT_JOB_VALIDATING, .to = FT_JOB_PUBLISHING, .level = "info", .message = "m"};
     assert_ok(upload(w, file, &info), &info);
     assert_ok(create(w, file, job, &info), &info);
-    assert_ok(ft_job_move(&w->home, job, &publishing, &moved, &info), &info);
-    assert_ok(ft_job_publish(&w->home, job, 7, &moved, &info), &info);
+    assert_ok(ft_job_move(&w->data.home, job, &publishing, &moved, &info), &info);
+    assert_ok(ft_job_publish(&w->data.home, job, 7, &moved, &info), &info);
     assert_true(moved);
     assert_int_equal(get(w, job).version, 7);
     w->full = true;
-    assert_ok(ft_job_publish(&w->home, job, 0, &moved, &info), &info);
+    assert_ok(ft_job_publish(&w->data.home, job, 0, &moved, &info), &info);
     assert_int_equal(get(w, job).version, 0);
 }
 
