@@ -122,6 +122,7 @@ void gw__loop_fini(struct gw_loop *l) {
 
 static void *loop_main(void *arg) {
     struct gw_loop *l = arg;
+    thread_wake_soon();
     while (!l->stop) {
         bool again = l->again;
         l->again = false;

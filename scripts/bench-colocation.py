@@ -9,8 +9,10 @@ poisson   Poisson arrivals at which steps take half of wall time; no target. Tra
 streams   8 continuous streams, quiet first; then with --slo-itl-ms at twice the quiet p99: what part of the slack
           training got, and the inter-token p99.
 
-A server of its own is started on a free port with a data folder in a temporary place. What a client sees comes from
-`graft loadtest`, the shares of time from /admin/v1/colocation, training's progress from /admin/v1/jobs.
+A server of its own is started on a free port with a data folder in a temporary place. Rounds with training off and on
+get the very same requests at the same times, so that its prefix cache is off. Prompts are words: answers to random token
+ids are full of split characters, whose tokens reach a client together. What a client sees comes from `graft loadtest`,
+the shares of time from /admin/v1/colocation, training's progress from /admin/v1/jobs.
 """
 import argparse
 import json
@@ -41,7 +43,8 @@ class Server:
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = open(os.path.join(folder, "server.log"), "a", encoding="utf-8")
         command = [*args.prefix, args.graft, "serve", args.model, "--port", str(self.port), "--data-dir",
-                   os.path.join(folder, "data"), "--enable-lora", "--no-access-log", *options]
+                   os.path.join(folder, "data"), "--enable-lora", "--no-access-log",
+                   "--no-enable-prefix-caching", *options]
         self.process = subprocess.Popen(command, stdout=self.log, stderr=self.log)
         self.wait_for(lambda: self.get("/ready")["status"] == "ready", 120, "the server")
 
@@ -126,7 +129,7 @@ class Training:
             if now != seen:
                 self.times.append((time.monotonic(), now))
                 seen = now
-            time.sleep(0.05)
+            time.sleep(0.3)
 
     def measure(self, work):
         """Tokens/s between the first and the last step that ended while `work` ran."""
@@ -148,7 +151,7 @@ def load(args, server, extra, seconds, seed):
     """The load tester's report, and how the engine's time was used meanwhile."""
     before = server.get("/admin/v1/colocation")["engines"][0]["all"]
     out = subprocess.run([*args.prefix, args.graft, "loadtest", "--url", server.url + "/v1", "--requests", "1000000",
-                          "--duration", f"{seconds}s", "--prompt", "ids", "--vocab", "49000", "--seed", str(seed),
+                          "--duration", f"{seconds}s", "--seed", str(seed),
                           "--no-progress", "--json", "-", *extra], capture_output=True, text=True, timeout=seconds + 300)
     after = server.get("/admin/v1/colocation")["engines"][0]
     if out.returncode:

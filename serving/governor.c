@@ -3,11 +3,11 @@
 #include <string.h>
 
 enum {
-    ABOVE = 125,      // one slice, one step in so many may be longer, later
-    LITTLE = 32,      // errors that are no measure yet
-    EXTRA_PART = 32,  // of the target: what a late token adds to the margin beside its lateness
-    EXTRA_FADES = 64, // steps
-    REFUSALS = 4,     // steps in front of which the margin left nothing, until it is doubted
+    ABOVE = 125,     // one slice, one step in so many may be longer, later
+    LITTLE = 32,     // errors that are no measure yet
+    EXTRA_STEP = 16, // a late token adds this part of the target to the margin
+    EXTRA_MOST = 8,  // all late tokens together at most this part
+    REFUSALS = 4,    // steps in front of which the margin left nothing, until it is doubted
 };
 
 static int64_t clamp(int64_t x, int64_t least, int64_t most) {
@@ -73,16 +73,25 @@ static void set_margin(struct governor *g) {
 void gov_step(struct governor *g, int64_t late_ns) {
     add(&g->error, late_ns);
     g->refused = false;
+    g->behind = true;
     set_margin(g);
+}
+
+// Up by a step for a late token, down by a part of it for each that was not: it comes to rest where one in
+// ABOVE is late. How late does not matter: no margin would have covered a machine that stood still.
+static void adapt_extra(struct governor *g, bool late) {
+    int64_t target = g->cfg.itl_ns, part = target / EXTRA_STEP / ABOVE;
+    int64_t extra = g->extra_ns + (late ? part * (ABOVE - 1) : -part);
+    g->extra_ns = clamp(extra, 0, target / EXTRA_MOST);
 }
 
 void gov_gap(struct governor *g, int64_t gap_ns) {
     int64_t target = g->cfg.itl_ns;
     if (!target)
         return;
-    g->extra_ns -= g->extra_ns / EXTRA_FADES;
-    if (gap_ns > target)
-        g->extra_ns = clamp(g->extra_ns + (gap_ns - target) + target / EXTRA_PART, 0, target);
+    if (g->behind)
+        adapt_extra(g, gap_ns > target);
+    g->behind = false;
     if (g->refused && ++g->refusals >= REFUSALS) {
         g->refusals = 0;
         add(&g->error, g->error.top / 2);

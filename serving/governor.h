@@ -5,15 +5,16 @@
 //   gov_allowance   how long background work may run now
 //   gov_slice       a slice was run: its overrun bounds the next ones
 //   gov_step        a step behind background work has ended: its error becomes the margin
-//   gov_gap         time between two tokens: one beyond its target widens the margin
+//   gov_gap         time between two tokens: one behind background work and beyond its target widens the margin
 //
 // Invariants
 // 1. Without a target nothing is allowed while a sequence can be stepped.
 // 2. A slice is never allowed to be longer than `slice_ns`: whoever arrives waits for one. Of the slices
 //    of late, 99 in 100 lasted GOV_SLICE_MOST_NS at most, overrun included, as far as GOV_SLICE_LEAST_NS
 //    allows.
-// 3. The margin is what 99.2% of the steps behind background work were late by, and more for a while
-//    after each token that came too late. A margin that leaves nothing shrinks, so that it is tried again.
+// 3. The margin is what 99.2% of the steps behind background work were late by, and up to an eighth of the
+//    target more while more than 0.8% of the tokens behind it are late all the same. Lateness of other steps
+//    says nothing about it. A margin that leaves nothing shrinks, so that it is tried again.
 //
 // One owner, the engine's thread. No allocation.
 #pragma once
@@ -21,8 +22,9 @@
 #include <stdint.h>
 
 enum {
-    GOV_WINDOW = 1000,              // slices, and steps, that are remembered
-    GOV_SLICE_MOST_NS = 5000000,    // a slice with its overrun
+    GOV_WINDOW = 1000, // slices, and steps, that are remembered
+    GOV_SLICE_MOST_NS =
+        4500000, // a slice with its overrun: 5 ms, less what the next 1,000 may differ by
     GOV_SLICE_LONGEST_NS = 3000000, // asked for
     GOV_SLICE_LEAST_NS = 500000,    // asked for, whatever the overrun is
     GOV_WORTH_NS = 250000,          // less time than this is not handed out
@@ -46,6 +48,7 @@ struct governor {
     int64_t slice_ns;  // how long a slice may be
     int64_t margin_ns; // kept free in front of each step
     int64_t extra_ns;  // of the margin: for tokens that came too late
+    bool behind;       // the newest step was behind background work
     bool refused;      // since the last step, because of the margin
     int32_t refusals;
 };

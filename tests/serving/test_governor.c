@@ -74,25 +74,46 @@ static void the_margin_is_what_steps_were_late_by(void **state) {
     assert_int_equal(g.margin_ns, GOV_LEAST_MARGIN_NS);
 }
 
+// n steps behind background work, one in `late_every` with a token that is late by late_ns.
+static void tokens(struct governor *g, int n, int late_every, int64_t late_ns) {
+    for (int i = 0; i < n; i++) {
+        gov_step(g, 0);
+        gov_gap(g, g->cfg.itl_ns + (late_every && i % late_every == 0 ? late_ns : 0));
+    }
+}
+
 static void late_tokens_widen_the_margin_for_a_while(void **state) {
     (void)state;
     struct governor g = governor_of(40, 0);
-    for (int i = 0; i < 1000; i++) {
-        gov_step(&g, 0);
-        gov_gap(&g, 40 * MS);
-    }
+    tokens(&g, 1000, 0, 0);
     int64_t before = g.margin_ns;
-    gov_gap(&g, 43 * MS);
-    assert_true(g.margin_ns >= before + 3 * MS);
-    for (int i = 0; i < 1000; i++) {
-        gov_step(&g, 0);
-        gov_gap(&g, 40 * MS);
-    }
-    assert_true(g.margin_ns < before + MS / 100);
+    tokens(&g, 1, 1, 3 * MS);
+    assert_true(g.margin_ns > before + 2 * MS);
+    tokens(&g, 200, 0, 0);
+    assert_int_equal(g.margin_ns, before);
+    tokens(&g, 1000, 1, 3 * MS);
+    assert_int_equal(g.margin_ns, before + 5 * MS); // an eighth of the target bounds it
+}
+
+// A machine that stands still now and then, less often than the goal allows: no margin would help.
+static void rare_standstills_leave_the_margin_alone(void **state) {
+    (void)state;
+    struct governor g = governor_of(40, 0);
+    tokens(&g, 1000, 0, 0);
+    int64_t before = g.margin_ns;
+    tokens(&g, 200 * 50, 200, 300 * MS);
+    tokens(&g, 150, 0, 0);
+    assert_int_equal(g.margin_ns, before);
+}
+
+static void tokens_without_background_work_leave_the_margin_alone(void **state) {
+    (void)state;
+    struct governor g = governor_of(40, 0);
+    tokens(&g, 1000, 0, 0);
+    int64_t before = g.margin_ns;
     for (int i = 0; i < 1000; i++)
-        gov_gap(&g, 80 * MS);
-    assert_true(g.margin_ns <= 41 * MS); // the target bounds it
-    assert_int_equal(allowed(&g, 25 * MS), 0);
+        gov_gap(&g, 90 * MS);
+    assert_int_equal(g.margin_ns, before);
 }
 
 // A machine that was disturbed for a while: the margin left nothing, so no step tells that it is over.
@@ -124,6 +145,8 @@ int main(void) {
         cmocka_unit_test(overrun_shortens_slices),
         cmocka_unit_test(the_margin_is_what_steps_were_late_by),
         cmocka_unit_test(late_tokens_widen_the_margin_for_a_while),
+        cmocka_unit_test(rare_standstills_leave_the_margin_alone),
+        cmocka_unit_test(tokens_without_background_work_leave_the_margin_alone),
         cmocka_unit_test(a_margin_that_leaves_nothing_is_doubted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
