@@ -6,6 +6,7 @@
 #include "finetune/executor.h"
 #include "tests/finetune/train_fixture.h"
 #include "tests/support/assert_ok.h"
+#include "tests/support/tolerances.h"
 #include <math.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -75,8 +76,9 @@ static void check_curve(const char *file, const char *model, const char *isa) {
     for (int32_t i = 0; i < g.steps; i++) {
         double loss, norm;
         one_step(&w, i, &loss, &norm);
-        if (fabs(loss - g.loss[i]) > 1e-5 * g.loss[i] + 3 * g.loss_spread[i] ||
-            fabs(norm - g.norm[i]) > 1e-4 * g.norm[i] + 3 * g.norm_spread[i])
+        if (fabs(loss - g.loss[i]) > TOL_CURVE_RTOL * g.loss[i] + TOL_SPREADS * g.loss_spread[i] ||
+            fabs(norm - g.norm[i]) >
+                TOL_CURVE_NORM_RTOL * g.norm[i] + TOL_SPREADS * g.norm_spread[i])
             fail_msg("%s, %s, step %d: loss %.9g, norm %.7g where %.9g +- %.1g, %.7g +- %.1g were "
                      "expected",
                      file, isa, i + 1, loss, norm, g.loss[i], g.loss_spread[i], g.norm[i],

@@ -9,6 +9,7 @@
 #include "tests/finetune/train_fixture.h"
 #include "tests/support/assert_ok.h"
 #include "tests/support/temp_folder.h"
+#include "tests/support/tolerances.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -141,10 +142,11 @@ static enum err on_progress(void *arg, const struct ft_progress *p, struct err_i
     (void)info;
     assert_true(r->steps < r->c.steps);
     const double *e = r->c.step[r->steps];
-    double loss = p->state->train_loss, norm = p->state->grad_norm, rare = r->steps ? 5e-4 : 0;
+    double loss = p->state->train_loss, norm = p->state->grad_norm,
+           rare = r->steps ? TOL_CURVE_RARE : 0;
     r->steps++;
-    if (!(fabs(loss - e[0]) <= (1e-5 + rare) * e[0] + 3 * e[2]) ||
-        !(fabs(norm - e[1]) <= (1e-4 + 10 * rare) * e[1] + 3 * e[3]))
+    if (!(fabs(loss - e[0]) <= (TOL_CURVE_RTOL + rare) * e[0] + TOL_SPREADS * e[2]) ||
+        !(fabs(norm - e[1]) <= (TOL_CURVE_NORM_RTOL + 10 * rare) * e[1] + TOL_SPREADS * e[3]))
         fail_msg("%s, step %u: loss %.9g, norm %.7g where %.9g +- %.1g, %.7g +- %.1g were expected",
                  r->name, r->steps, loss, norm, e[0], e[2], e[1], e[3]);
     return ERR_OK;
@@ -302,7 +304,8 @@ static void test_log_ratios(void **state) {
     }
     ft_row_fini(&row);
     for (int i = 0; i < 2; i++)
-        if (!(fabs(found[i] - c->log_ratio[i]) <= 1e-3 * fabs(c->log_ratio[i]) + 1e-2))
+        if (!(fabs(found[i] - c->log_ratio[i]) <=
+              TOL_LOG_RATIO_RTOL * fabs(c->log_ratio[i]) + TOL_LOG_RATIO_ATOL))
             fail_msg("log-ratio %d: %g where %g was expected", i, found[i], c->log_ratio[i]);
     assert_true(c->log_ratio[0] > 0 && c->log_ratio[1] < c->log_ratio[0]);
     close_run(&r);
@@ -330,7 +333,7 @@ static void test_evaluation(void **state) {
             assert_memory_equal(&v[0], &v[seqs - 1], sizeof v[0]);
         }
         double n = (double)v[0].targets, loss = v[0].loss / n, hits = (double)v[0].hits / n;
-        if (!(fabs(loss - c->evaluation[0]) <= 5e-4 * c->evaluation[0] &&
+        if (!(fabs(loss - c->evaluation[0]) <= TOL_CURVE_RARE * c->evaluation[0] &&
               fabs(hits - c->evaluation[1]) < 1e-9))
             fail_msg("%s: %.9g, %g where %.9g, %g were expected", names[i], loss, hits,
                      c->evaluation[0], c->evaluation[1]);

@@ -4,6 +4,7 @@
 #include "base/mem.h"
 #include "tests/finetune/train_fixture.h"
 #include "tests/support/cmocka_all.h"
+#include "tests/support/tolerances.h"
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -14,7 +15,7 @@ static void assert_close(const float *found, const float *expected, size_t n, do
                          const char *what, int32_t layer, int target) {
     for (size_t i = 0; i < n; i++) {
         double f = (double)found[i], e = (double)expected[i];
-        if (!(fabs(f - e) <= 1e-6 + rtol * fabs(e)))
+        if (!(fabs(f - e) <= TOL_GRAD_ATOL + rtol * fabs(e)))
             fail_msg("layer %d %s %s[%zu]: %.9g where %.9g was expected", layer,
                      mdl_target_name((enum mdl_target)target), what, i, f, e);
     }
@@ -31,7 +32,7 @@ static void assert_matrix(const float *found, const float *expected, size_t n, d
     assert_true(largest > 0);
     for (size_t i = 0; i < n; i++) {
         double f = (double)found[i], e = (double)expected[i];
-        if (!(fabs(f - e) <= 1e-6 + 1e-4 * fabs(e) + noise * largest))
+        if (!(fabs(f - e) <= TOL_GRAD_ATOL + TOL_GRAD_RTOL * fabs(e) + noise * largest))
             fail_msg("layer %d %s %s[%zu]: %.9g where %.9g was expected (largest %g)", layer,
                      mdl_target_name((enum mdl_target)target), what, i, f, e, largest);
     }
@@ -76,9 +77,10 @@ static void check_model(const struct golden_case *c, const char *isa, bool forge
         tf_unit(&t, &lr, sliced, &res);
         assert_true(res.finite && !res.overflow);
         assert_int_equal(res.targets, row->n_targets);
-        assert_close(res.losses, row->losses, (size_t)row->n_targets, 2e-5, c->file, i, 0);
+        assert_close(res.losses, row->losses, (size_t)row->n_targets, TOL_ROW_LOSS_RTOL, c->file, i,
+                     0);
     }
-    check_gradient(&t, &g, strcmp(isa, "avx512bf16") == 0 ? 3e-4 : 1e-5);
+    check_gradient(&t, &g, strcmp(isa, "avx512bf16") == 0 ? TOL_GRAD_NOISE_BF16 : TOL_GRAD_NOISE);
     tf_golden_fini(&g);
     tf_close(&t);
 }

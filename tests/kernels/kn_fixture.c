@@ -98,6 +98,24 @@ void kn_rng_fill(struct kn_rng *r, float *x, size_t n, float scale) {
         x[i] = scale * kn_rng_normal(r);
 }
 
+void *kn_zeros(size_t n, size_t size) {
+    void *p = mem_calloc(n, size);
+    assert_non_null(p);
+    return p;
+}
+
+double *kn_doubles(const float *x, size_t n) {
+    double *d = kn_zeros(n, sizeof *d);
+    for (size_t i = 0; i < n; i++)
+        d[i] = (double)x[i];
+    return d;
+}
+
+void kn_for_levels(void (*fn)(const char *isa)) {
+    for (const char *const *isa = kn_test_levels(); *isa; isa++)
+        fn(*isa);
+}
+
 double kn_ulp_error(float x, double exact) {
     float near = fabsf((float)exact);
     double ulp = near < 0x1p-126f ? 0x1p-149 : (double)(nextafterf(near, INFINITY) - near);

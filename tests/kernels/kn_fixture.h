@@ -44,6 +44,12 @@ double kn_rng_uniform(struct kn_rng *r); // [0, 1)
 float kn_rng_normal(struct kn_rng *r);
 void kn_rng_fill(struct kn_rng *r, float *x, size_t n, float scale);
 
+// For mem_free: n zeroed elements; a copy in double precision.
+void *kn_zeros(size_t n, size_t size);
+double *kn_doubles(const float *x, size_t n);
+// Calls fn with each ISA level of this machine.
+void kn_for_levels(void (*fn)(const char *isa));
+
 // Distance of x from the exact value in units of the last place of a float near it.
 double kn_ulp_error(float x, double exact);
 // |a - b| <= atol + rtol * |b| for all n; fails with the place of the first that is not.

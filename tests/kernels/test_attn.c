@@ -3,6 +3,7 @@
 // double precision, and bit by bit between ways to serve the same sequences.
 #include "base/mem.h"
 #include "kn_fixture.h"
+#include "tests/support/tolerances.h"
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -352,7 +353,7 @@ static void check_reference(const struct world *w, const char *isa) {
             for (int32_t h = 0; h < w->s.heads; h++)
                 check_row(w, isa, i, pos, h,
                           w->seq[i].out + (size_t)pos * (size_t)out_width(&w->s) + h * w->s.dim,
-                          1e-5, 2e-6, &e);
+                          TOL_ATTN_RTOL, TOL_ATTN_ATOL, &e);
     check_errors(isa, &e);
 }
 
@@ -412,11 +413,6 @@ static void check_shape(const char *isa, struct shape s, const int32_t *lens) {
     world_free(&w);
 }
 
-static void for_levels(void (*fn)(const char *isa)) {
-    for (const char *const *isa = kn_test_levels(); *isa; isa++)
-        fn(*isa);
-}
-
 static void shapes(const char *isa) {
     static const struct shape all[] = {
         {9, 3, 64, 0},  {4, 4, 80, 0},   {8, 1, 128, 0}, {6, 2, 96, 0}, {2, 1, 256, 0},
@@ -429,7 +425,7 @@ static void shapes(const char *isa) {
 }
 static void test_shapes(void **state) {
     (void)state;
-    for_levels(shapes);
+    kn_for_levels(shapes);
 }
 
 // Longer than a span, so that spans are added; with few units also span by span on all threads.
@@ -440,7 +436,7 @@ static void spans(const char *isa) {
 }
 static void test_spans(void **state) {
     (void)state;
-    for_levels(spans);
+    kn_for_levels(spans);
 }
 
 // A key or value that a query does not see must not reach it, even if it is NaN: neither a later one
@@ -473,7 +469,7 @@ static void unseen(const char *isa) {
 }
 static void test_unseen(void **state) {
     (void)state;
-    for_levels(unseen);
+    kn_for_levels(unseen);
 }
 
 // Blocks that have left the window may be gone from the table; a missing one inside is an error.
@@ -523,7 +519,7 @@ static void missing_block(const char *isa) {
 }
 static void test_missing_block(void **state) {
     (void)state;
-    for_levels(missing_block);
+    kn_for_levels(missing_block);
 }
 
 // The last token of a context of 131072, one thread and four.
@@ -583,12 +579,13 @@ static void long_context(const char *isa) {
     kn_assert_same(out[0], out[1], sizeof out[0]);
     struct errors e = {0};
     for (int32_t h = 0; h < 2; h++)
-        check_row(&w, isa, 0, LEN - 1, h, out[0] + h * 8, 1e-4, 1e-6, &e);
+        check_row(&w, isa, 0, LEN - 1, h, out[0] + h * 8, TOL_ATTN_LONG_RTOL, TOL_ATTN_LONG_ATOL,
+                  &e);
     world_free(&w);
 }
 static void test_long_context(void **state) {
     (void)state;
-    for_levels(long_context);
+    kn_for_levels(long_context);
 }
 
 int main(void) {

@@ -5,6 +5,7 @@
 #include "base/mem.h"
 #include "golden_text.h"
 #include "kn_fixture.h"
+#include "tests/support/tolerances.h"
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -19,11 +20,6 @@ struct world {
     double *want;            // dqkv
 };
 
-static void *get(size_t n, size_t size) {
-    void *p = mem_calloc(n, size);
-    assert_non_null(p);
-    return p;
-}
 static int32_t width(const struct world *w) {
     return (w->heads + 2 * w->kv_heads) * w->dim;
 }
@@ -103,8 +99,8 @@ static void backward(const struct head *h) {
 static void head_alloc(struct head *h) {
     double **part[] = {&h->q, &h->k, &h->v, &h->dout, &h->out, &h->dq, &h->dk, &h->dv};
     for (int i = 0; i < 8; i++)
-        *part[i] = get((size_t)(h->n * h->dim), sizeof(double));
-    h->p = get((size_t)h->n * (size_t)h->n, sizeof(double));
+        *part[i] = kn_zeros((size_t)(h->n * h->dim), sizeof(double));
+    h->p = kn_zeros((size_t)h->n * (size_t)h->n, sizeof(double));
 }
 static void head_free(struct head *h) {
     double *part[] = {h->q, h->k, h->v, h->dout, h->out, h->dq, h->dk, h->dv, h->p};
@@ -149,10 +145,10 @@ static void world_alloc(struct world *w) {
     w->rows = 0;
     for (w->n = 0; w->n < MAX_SEQS && w->len[w->n] > 0; w->n++)
         w->rows += w->len[w->n];
-    w->qkv = get((size_t)(w->rows * width(w)), 4);
-    w->out = get((size_t)(w->rows * out_width(w)), 4);
-    w->dout = get((size_t)(w->rows * out_width(w)), 4);
-    w->want = get((size_t)(w->rows * width(w)), sizeof(double));
+    w->qkv = kn_zeros((size_t)(w->rows * width(w)), 4);
+    w->out = kn_zeros((size_t)(w->rows * out_width(w)), 4);
+    w->dout = kn_zeros((size_t)(w->rows * out_width(w)), 4);
+    w->want = kn_zeros((size_t)(w->rows * width(w)), sizeof(double));
 }
 
 static void world_init(struct world *w) {
@@ -183,7 +179,7 @@ static float *run(const char *isa, int threads, const struct world *w, int32_t s
     kn_fixture_open(&f, isa, threads);
     for (int s = 0; s < w->n; s++)
         blocks += (w->len[s] - 1) / KN_KV_BLOCK + 1;
-    int32_t *table = get((size_t)blocks, sizeof *table), at = 0;
+    int32_t *table = kn_zeros((size_t)blocks, sizeof *table), at = 0;
     for (int32_t i = 0; i < blocks; i++)
         table[i] = blocks - 1 - i;
     for (int s = 0; s < w->n; at += seqs[s++].n_blocks)
@@ -194,7 +190,7 @@ static float *run(const char *isa, int threads, const struct world *w, int32_t s
     size_t pool_bytes = (size_t)blocks * f.ops->kv_block_bytes(&shape);
     kn_addr pool = kn_test_alloc(&f, pool_bytes);
     memset((void *)pool, 0xff, pool_bytes);
-    float *turn = get((size_t)(w->rows * w->dim), 4); // no rotation
+    float *turn = kn_zeros((size_t)(w->rows * w->dim), 4); // no rotation
     for (int32_t i = 0; i < w->rows * w->dim; i++)
         turn[i] = i % w->dim < w->dim / 2;
     struct kn_rope_kv rope = {.batch = &b,
@@ -206,7 +202,7 @@ static float *run(const char *isa, int threads, const struct world *w, int32_t s
                               .layer = LAYER,
                               .heads = w->heads};
     assert_int_equal(f.ops->rope_kv(f.q, &rope), ERR_OK);
-    float *d = get((size_t)(w->rows * ld), sizeof *d);
+    float *d = kn_zeros((size_t)(w->rows * ld), sizeof *d);
     for (int32_t i = 0; i < w->rows * ld; i++)
         d[i] = i % ld < wide ? NAN : 5;
     struct kn_attn_back p = {.batch = &b,
@@ -240,8 +236,8 @@ static float *run(const char *isa, int threads, const struct world *w, int32_t s
 
 static void check_close(const struct world *w, const float *d) {
     for (int32_t i = 0; i < w->rows; i++)
-        kn_assert_close(d + i * (width(w) + 4), w->want + i * width(w), (size_t)width(w), 1e-4,
-                        3e-6);
+        kn_assert_close(d + i * (width(w) + 4), w->want + i * width(w), (size_t)width(w),
+                        TOL_GRAD_RTOL, TOL_ATTN_BACK_ATOL);
 }
 
 // In ranges of `step` tokens and at once, on 1, 2 and 4 threads.
@@ -261,11 +257,6 @@ static void check_world(const char *isa, struct world w, int32_t step) {
     world_free(&w);
 }
 
-static void for_levels(void (*fn)(const char *isa)) {
-    for (const char *const *isa = kn_test_levels(); *isa; isa++)
-        fn(*isa);
-}
-
 static void shapes(const char *isa) {
     check_world(isa, (struct world){.heads = 9, .kv_heads = 3, .dim = 64, .len = {150, 1, 67}}, 23);
     check_world(isa, (struct world){.heads = 4, .kv_heads = 4, .dim = 72, .len = {65, 40}}, 16);
@@ -276,7 +267,7 @@ static void shapes(const char *isa) {
 }
 static void test_shapes(void **state) {
     (void)state;
-    for_levels(shapes);
+    kn_for_levels(shapes);
 }
 
 static void windows(const char *isa) {
@@ -291,7 +282,7 @@ static void windows(const char *isa) {
 }
 static void test_windows(void **state) {
     (void)state;
-    for_levels(windows);
+    kn_for_levels(windows);
 }
 
 // So long that fewer rows fit into a tile's scratch memory, which depends on no ISA level. Gradients
@@ -373,7 +364,7 @@ static void golden(const char *isa) {
 }
 static void test_golden(void **state) {
     (void)state;
-    for_levels(golden);
+    kn_for_levels(golden);
 }
 
 // A sequence that is alone in the batch has the bits it has in company.
@@ -396,7 +387,7 @@ static void company(const char *isa) {
 }
 static void test_company(void **state) {
     (void)state;
-    for_levels(company);
+    kn_for_levels(company);
 }
 
 static void test_refused(void **state) {

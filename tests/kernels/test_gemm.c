@@ -4,6 +4,7 @@
 // multiplies: of quantised ones, or of ones rounded to bf16, so that one narrow bound holds for all.
 #include "base/mem.h"
 #include "matrix_fixture.h"
+#include "tests/support/tolerances.h"
 #include <math.h>
 #include <string.h>
 
@@ -191,7 +192,7 @@ static void check_values(const float *y, const struct input *in, const struct te
             exact_row(in, r, &parts[i], sum, size);
             for (int64_t o = 0; o < parts[i].n; o++) {
                 double got = (double)y[GUARD + r * ldy + col + o];
-                if (!(fabs(got - sum[o]) <= 2e-6 * size[o] + 1e-30))
+                if (!(fabs(got - sum[o]) <= TOL_GEMM * size[o] + 1e-30))
                     fail_msg("%s row %d column %d: %.9g, not %.9g", kn_dtype_name(parts[i].dtype),
                              r, (int)(col + o), got, sum[o]);
             }

@@ -5,15 +5,11 @@
 #include "base/mem.h"
 #include "kernels/philox.h"
 #include "kn_fixture.h"
+#include "tests/support/tolerances.h"
 #include <math.h>
 #include <string.h>
 
 enum { MAX_ROWS = 72, SLOTS = 3, MAX_K = 200, MAX_Y = 300 };
-
-static void for_levels(void (*fn)(const char *isa)) {
-    for (const char *const *isa = kn_test_levels(); *isa; isa++)
-        fn(*isa);
-}
 
 // A batch with its adapters: parts of width n side by side, with a gap after each.
 struct work {
@@ -207,7 +203,7 @@ static void check(const struct work *w, const float *found) {
     static bool touched[MAX_ROWS * MAX_Y];
     assert_true(w->ldy <= MAX_Y);
     reference(w, want, touched);
-    kn_assert_close(found, want, (size_t)(w->rows * w->ldy), 2e-5, 2e-5);
+    kn_assert_close(found, want, (size_t)(w->rows * w->ldy), TOL_LORA, TOL_LORA);
     int32_t kept = 0, changed = 0;
     for (int32_t i = 0; i < w->rows * w->ldy; i++) {
         bool same = memcmp(&found[i], &w->y[i], sizeof *found) == 0;
@@ -252,7 +248,7 @@ static void products(const char *isa) {
 }
 static void test_products(void **state) {
     (void)state;
-    for_levels(products);
+    kn_for_levels(products);
 }
 
 static void round_values(float *x, size_t n, enum kn_dtype t) {
@@ -285,7 +281,7 @@ static void sixteen_bits(const char *isa) {
 }
 static void test_sixteen_bits(void **state) {
     (void)state;
-    for_levels(sixteen_bits);
+    kn_for_levels(sixteen_bits);
 }
 
 static void dropout(const char *isa) {
@@ -302,7 +298,7 @@ static void dropout(const char *isa) {
 }
 static void test_dropout(void **state) {
     (void)state;
-    for_levels(dropout);
+    kn_for_levels(dropout);
 }
 
 static void test_layout(void **state) {

@@ -5,6 +5,7 @@
 #include "base/mem.h"
 #include "kernels/philox.h"
 #include "kn_fixture.h"
+#include "tests/support/tolerances.h"
 #include <math.h>
 #include <string.h>
 
@@ -17,12 +18,6 @@ struct module {
 };
 
 enum { MODULE = 77 };
-
-static void *get(size_t n, size_t size) {
-    void *p = mem_calloc(n, size);
-    assert_non_null(p);
-    return p;
-}
 
 static double kept(const struct module *m, int32_t row, int32_t f) {
     if (m->p <= 0)
@@ -56,16 +51,16 @@ static void solve(struct module *m) {
 static void module_init(struct module *m) {
     struct kn_rng rng = {(uint64_t)(m->k * 7 + m->r)};
     size_t rows = (size_t)m->rows, k = (size_t)m->k, n = (size_t)m->n, r = (size_t)m->r;
-    m->x = get(rows * k, 4);
-    m->dy = get(rows * n, 4);
-    m->a = get(r * k, 4);
-    m->b = get(n * r, 4);
-    m->keys = get(rows, 8);
-    m->u = get(rows * r, 8);
-    m->du = get(rows * r, 8);
-    m->ga = get(r * k, 8);
-    m->gb = get(n * r, 8);
-    m->dx = get(rows * k, 8);
+    m->x = kn_zeros(rows * k, 4);
+    m->dy = kn_zeros(rows * n, 4);
+    m->a = kn_zeros(r * k, 4);
+    m->b = kn_zeros(n * r, 4);
+    m->keys = kn_zeros(rows, 8);
+    m->u = kn_zeros(rows * r, 8);
+    m->du = kn_zeros(rows * r, 8);
+    m->ga = kn_zeros(r * k, 8);
+    m->gb = kn_zeros(n * r, 8);
+    m->dx = kn_zeros(rows * k, 8);
     kn_rng_fill(&rng, m->x, rows * k, 1);
     kn_rng_fill(&rng, m->dy, rows * n, 0.5f);
     kn_rng_fill(&rng, m->a, r * k, 0.3f);
@@ -162,7 +157,7 @@ static void run_shrink(struct kn_fixture *f, const struct module *m, const struc
 static kn_addr put_matrix(struct kn_fixture *f, enum kn_lora_side side, int32_t rows, int32_t cols,
                           const float *src) {
     size_t bytes = f->ops->lora_bytes(side, rows, cols);
-    float *packed = get(bytes, 1);
+    float *packed = kn_zeros(bytes, 1);
     f->ops->lora_pack(side, rows, cols, src, packed);
     kn_addr at = kn_test_put(f, packed, bytes);
     mem_free(packed);
@@ -176,11 +171,11 @@ static struct result run(struct kn_fixture *f, const struct module *m, bool cuts
                          .dx_bytes = rows * (size_t)(m->k + 3) * 4,
                          .a_bytes = f->ops->lora_bytes(KN_LORA_A, m->r, m->k),
                          .b_bytes = f->ops->lora_bytes(KN_LORA_B, m->n, m->r)};
-    out.u = get(out.u_bytes, 1);
-    out.du = get(out.u_bytes, 1);
-    out.dx = get(out.dx_bytes, 1);
-    out.ga = get(out.a_bytes, 1);
-    out.gb = get(out.b_bytes, 1);
+    out.u = kn_zeros(out.u_bytes, 1);
+    out.du = kn_zeros(out.u_bytes, 1);
+    out.dx = kn_zeros(out.dx_bytes, 1);
+    out.ga = kn_zeros(out.a_bytes, 1);
+    out.gb = kn_zeros(out.b_bytes, 1);
     memset(out.u, 0x55, out.u_bytes); // whatever was there before
     memset(out.du, 0x55, out.u_bytes);
     memset(out.ga, 0xff, out.a_bytes);
@@ -201,7 +196,8 @@ static struct result run(struct kn_fixture *f, const struct module *m, bool cuts
 static void check_close(const char *what, const float *got, const double *want, size_t n,
                         double size) {
     for (size_t i = 0; i < n; i++)
-        if (!(fabs((double)got[i] - want[i]) <= 1e-6 + 1e-4 * fabs(want[i]) + 1e-6 * size))
+        if (!(fabs((double)got[i] - want[i]) <=
+              TOL_GRAD_ATOL + TOL_GRAD_RTOL * fabs(want[i]) + TOL_SUM_NOISE * size))
             fail_msg("%s %zu: %.9g, not %.9g", what, i, (double)got[i], want[i]);
 }
 
@@ -217,16 +213,16 @@ static void check_values(struct kn_fixture *f, const struct module *m, const str
             check_close("dx", &out->dx[t * (m->k + 3) + c], &want, 1, c < m->k ? 1 : 0);
         }
     }
-    float *plain = get((size_t)(m->r * (m->k > m->n ? m->k : m->n)), 4), *back;
+    float *plain = kn_zeros((size_t)(m->r * (m->k > m->n ? m->k : m->n)), 4), *back;
     f->ops->lora_unpack(KN_LORA_A, m->r, m->k, out->ga, plain);
     check_close("dA", plain, m->ga, (size_t)(m->r * m->k), sqrt(m->rows));
-    back = get(out->a_bytes, 1); // padding is zero: packing again gives the same bytes
+    back = kn_zeros(out->a_bytes, 1); // padding is zero: packing again gives the same bytes
     f->ops->lora_pack(KN_LORA_A, m->r, m->k, plain, back);
     kn_assert_same(out->ga, back, out->a_bytes);
     mem_free(back);
     f->ops->lora_unpack(KN_LORA_B, m->n, m->r, out->gb, plain);
     check_close("dB", plain, m->gb, (size_t)(m->r * m->n), sqrt(m->rows));
-    back = get(out->b_bytes, 1);
+    back = kn_zeros(out->b_bytes, 1);
     f->ops->lora_pack(KN_LORA_B, m->n, m->r, plain, back);
     kn_assert_same(out->gb, back, out->b_bytes);
     mem_free(back);
@@ -258,11 +254,6 @@ static void check(const char *isa, struct module m) {
     module_free(&m);
 }
 
-static void for_levels(void (*fn)(const char *isa)) {
-    for (const char *const *isa = kn_test_levels(); *isa; isa++)
-        fn(*isa);
-}
-
 static void shapes(const char *isa) {
     check(isa, (struct module){.rows = 70, .k = 96, .n = 160, .r = 16, .scale = 2});
     check(isa, (struct module){.rows = 1, .k = 1, .n = 1, .r = 1, .scale = 1});
@@ -272,7 +263,7 @@ static void shapes(const char *isa) {
 }
 static void test_shapes(void **state) {
     (void)state;
-    for_levels(shapes);
+    kn_for_levels(shapes);
 }
 
 static void dropout(const char *isa) {
@@ -281,7 +272,7 @@ static void dropout(const char *isa) {
 }
 static void test_dropout(void **state) {
     (void)state;
-    for_levels(dropout);
+    kn_for_levels(dropout);
 }
 
 // Serving's y += scale * B u with B = 1 and scale = 1 shows its u.
@@ -302,7 +293,7 @@ static void same_u(const char *isa) {
         int32_t zeros[64] = {0};
         struct kn_batch b = {
             .n_tokens = m.rows, .n_seqs = 1, .seq = (kn_addr)zeros, .slot = (kn_addr)zeros};
-        float *y = get((size_t)(m.rows * R), 4);
+        float *y = kn_zeros((size_t)(m.rows * R), 4);
         struct kn_lora p = {.batch = &b,
                             .x = (kn_addr)m.x,
                             .ldx = m.k,
@@ -327,7 +318,7 @@ static void same_u(const char *isa) {
 }
 static void test_same_u(void **state) {
     (void)state;
-    for_levels(same_u);
+    kn_for_levels(same_u);
 }
 
 // A gradient of no rows is zero.

@@ -3,6 +3,7 @@
 // library, and what lands in the KV cache through attention over one position.
 #include "base/mem.h"
 #include "kn_fixture.h"
+#include "tests/support/tolerances.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -133,7 +134,7 @@ static void rotate(struct kn_fixture *f, const struct golden *g, int32_t token,
 }
 
 static void check_token(const struct golden *g, int32_t token, const struct rotated *r) {
-    kn_assert_close(r->q, g->q_out[token], (size_t)(g->heads * g->dim), 2e-6, 2e-6);
+    kn_assert_close(r->q, g->q_out[token], (size_t)(g->heads * g->dim), TOL_ROPE, TOL_ROPE);
     int32_t half = g->dim / 2;
     for (int32_t i = 0; i < half; i++) {
         double a = (double)g->pos[token] * (double)g->freq[i];

@@ -3,15 +3,11 @@
 // by bit for any split of the rows over calls and threads.
 #include "base/mem.h"
 #include "kn_fixture.h"
+#include "tests/support/tolerances.h"
 #include <math.h>
 #include <string.h>
 
 enum { MAX_K = 1600, ROWS = 40 };
-
-static void for_levels(void (*fn)(const char *isa)) {
-    for (const char *const *isa = kn_test_levels(); *isa; isa++)
-        fn(*isa);
-}
 
 // How far apart two blocks with and without an outlier are for sure. In between either is right.
 static bool has_outlier(const double *x, int *at, double *top, double *second) {
@@ -120,7 +116,7 @@ static void check_norm(const struct rows *r, bool quantised) {
         double s = 1 / sqrt(sum / r->k + 1e-5);
         for (int32_t j = 0; j < r->k; j++)
             y[j] = (double)r->x[i * r->ldx + j] * s * (double)r->w[j];
-        kn_assert_close(r->y + i * r->k, y, (size_t)r->k, 1e-6, 1e-9);
+        kn_assert_close(r->y + i * r->k, y, (size_t)r->k, TOL_NORM_RTOL, TOL_NORM_ATOL);
         for (int32_t b = 0; quantised && b < r->k / 32; b++)
             check_block(&r->q[i * (r->k / 32) + b], y + b * 32, 1e-6);
     }
@@ -166,7 +162,7 @@ static void rmsnorm(const char *isa) {
 }
 static void test_rmsnorm(void **state) {
     (void)state;
-    for_levels(rmsnorm);
+    kn_for_levels(rmsnorm);
 }
 
 // ---- quantize
@@ -221,7 +217,7 @@ static void quantize(const char *isa) {
 }
 static void test_quantize(void **state) {
     (void)state;
-    for_levels(quantize);
+    kn_for_levels(quantize);
 }
 
 // Each place, both signs, from just no outlier to one that is all there is.
@@ -255,7 +251,7 @@ static void quantize_outliers(const char *isa) {
 }
 static void test_quantize_outliers(void **state) {
     (void)state;
-    for_levels(quantize_outliers);
+    kn_for_levels(quantize_outliers);
 }
 
 // NaN and infinity must not come out as numbers.
@@ -290,7 +286,7 @@ static void quantize_nonfinite(const char *isa) {
 }
 static void test_quantize_nonfinite(void **state) {
     (void)state;
-    for_levels(quantize_nonfinite);
+    kn_for_levels(quantize_nonfinite);
 }
 
 // ---- swiglu
@@ -326,7 +322,7 @@ static void swiglu(const char *isa) {
             for (int32_t j = 0; j < k; j++) {
                 double g = (double)x[i * ldx + j], u = (double)x[i * ldx + k + j];
                 double want = g / (1 + exp(-g)) * u;
-                kn_assert_close(y + i * k + j, &want, 1, 5e-7, 1e-30);
+                kn_assert_close(y + i * k + j, &want, 1, TOL_SWIGLU_RTOL, TOL_SWIGLU_ATOL);
             }
         mem_free(x);
         mem_free(y);
@@ -334,7 +330,7 @@ static void swiglu(const char *isa) {
 }
 static void test_swiglu(void **state) {
     (void)state;
-    for_levels(swiglu);
+    kn_for_levels(swiglu);
 }
 
 // ---- embed and gather
@@ -385,7 +381,7 @@ static void embed(const char *isa) {
 }
 static void test_embed(void **state) {
     (void)state;
-    for_levels(embed);
+    kn_for_levels(embed);
 }
 
 static void gather(const char *isa) {
@@ -414,7 +410,7 @@ static void gather(const char *isa) {
 }
 static void test_gather(void **state) {
     (void)state;
-    for_levels(gather);
+    kn_for_levels(gather);
 }
 
 // ---- kv_copy: whole blocks, in order
@@ -451,7 +447,7 @@ static void kv_copy(const char *isa) {
 }
 static void test_kv_copy(void **state) {
     (void)state;
-    for_levels(kv_copy);
+    kn_for_levels(kv_copy);
 }
 
 int main(void) {

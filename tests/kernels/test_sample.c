@@ -4,17 +4,13 @@
 #include "base/mem.h"
 #include "kernels/philox.h"
 #include "kn_fixture.h"
+#include "tests/support/tolerances.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { MAX_VOCAB = 1024, ROWS = 512, BATCHES = 40 };
-
-static void for_levels(void (*fn)(const char *isa)) {
-    for (const char *const *isa = kn_test_levels(); *isa; isa++)
-        fn(*isa);
-}
 
 // Random123's known answers for philox4x32-10.
 static void test_philox(void **state) {
@@ -137,7 +133,7 @@ static bool read_case(FILE *in, struct golden *g) {
 }
 
 static void check_logprobs(const struct golden *g, const struct kn_sample_out *o, int32_t n_top) {
-    assert_true(fabs((double)o->logprob - g->logprob[o->token]) < 1e-5);
+    assert_true(fabs((double)o->logprob - g->logprob[o->token]) < TOL_LOGPROB);
     int32_t rank = 1;
     for (int32_t i = 0; i < g->vocab; i++)
         rank += g->logits[i] > g->logits[o->token];
@@ -148,7 +144,7 @@ static void check_logprobs(const struct golden *g, const struct kn_sample_out *o
         for (int32_t i = 0; i < g->vocab; i++)
             before += g->logits[i] > g->logits[id] || (g->logits[i] == g->logits[id] && i < id);
         assert_int_equal(before, j);
-        assert_true(fabs((double)o->top_logprob[j] - g->logprob[id]) < 1e-5);
+        assert_true(fabs((double)o->top_logprob[j] - g->logprob[id]) < TOL_LOGPROB);
     }
 }
 
@@ -253,7 +249,7 @@ static void golden_cases(const char *isa) {
 }
 static void test_golden(void **state) {
     (void)state;
-    for_levels(golden_cases);
+    kn_for_levels(golden_cases);
 }
 
 // ---- large rows against a plain sampler
@@ -375,7 +371,7 @@ static void large_rows(const char *isa) {
 }
 static void test_large_rows(void **state) {
     (void)state;
-    for_levels(large_rows);
+    kn_for_levels(large_rows);
 }
 
 // ---- what cannot be sampled
@@ -430,12 +426,12 @@ static void refusals(const char *isa) {
     double sum = 0;
     for (int j = 0; j < V; j++)
         sum += exp((double)((float)j * 0.01f - 0.76f));
-    assert_true(fabs((double)out[9].logprob + log(sum)) < 1e-5);
+    assert_true(fabs((double)out[9].logprob + log(sum)) < TOL_LOGPROB);
     kn_fixture_close(&f);
 }
 static void test_refusals(void **state) {
     (void)state;
-    for_levels(refusals);
+    kn_for_levels(refusals);
 }
 
 // Token 0 starts at `logit` and token 1 stands at `other`: which one is larger after the penalties?
@@ -491,7 +487,7 @@ static void penalties(const char *isa) {
 }
 static void test_penalties(void **state) {
     (void)state;
-    for_levels(penalties);
+    kn_for_levels(penalties);
 }
 
 // A row's result is the same alone and among others, whatever the threads.
@@ -526,7 +522,7 @@ static void invariance(const char *isa) {
 }
 static void test_invariance(void **state) {
     (void)state;
-    for_levels(invariance);
+    kn_for_levels(invariance);
 }
 
 int main(void) {

@@ -5,11 +5,11 @@
 #include "base/mem.h"
 #include "golden_text.h"
 #include "kn_fixture.h"
+#include "tests/support/tolerances.h"
 #include <math.h>
 #include <string.h>
 
 static const char *const golden_path = "tests/golden/train/golden.txt";
-static const double rtol = 1e-4, atol = 1e-6;
 static const int all_threads[] = {1, 2, 4};
 
 static void *get(size_t n, size_t size) {
@@ -167,7 +167,7 @@ static void check_rows(const char *isa, const struct rows_op *op, int32_t rows, 
     double *want = get((size_t)wide, sizeof *want);
     for (int32_t r = 0; r < rows; r++) {
         op->backward(&c, r, want);
-        kn_assert_close(dx + r * ld, want, (size_t)wide, rtol, atol);
+        kn_assert_close(dx + r * ld, want, (size_t)wide, TOL_GRAD_RTOL, TOL_GRAD_ATOL);
     }
     mem_free(want);
     size_t bytes = (size_t)(rows * ld) * sizeof *dx;
@@ -248,7 +248,8 @@ static void golden_rows(const char *isa) {
         float *dx = run_rows(isa, 1, &c, 0, false);
         int32_t wide = c.k * op->wide;
         for (int32_t r = 0; r < c.rows; r++)
-            kn_assert_close(dx + r * (wide + 2), want + r * wide, (size_t)wide, rtol, atol);
+            kn_assert_close(dx + r * (wide + 2), want + r * wide, (size_t)wide, TOL_GRAD_RTOL,
+                            TOL_GRAD_ATOL);
         mem_free(dx);
         mem_free(x);
         mem_free(w);
@@ -278,7 +279,7 @@ static void swiglu_ends(const char *isa) {
     kn_fixture_open(&f, isa, 1);
     assert_int_equal(swiglu_record(&f, &c, (kn_addr)x, 2 * K, false, 0, 0), ERR_OK);
     kn_test_wait(&f);
-    kn_assert_close(x, want, 2 * K, rtol, atol);
+    kn_assert_close(x, want, 2 * K, TOL_GRAD_RTOL, TOL_GRAD_ATOL);
     kn_fixture_close(&f);
 }
 static void test_swiglu_ends(void **state) {
@@ -311,7 +312,7 @@ static void check_rope(const char *isa, int threads, int32_t rows, int32_t heads
     kn_test_wait(&f);
     kn_fixture_close(&f);
     for (int32_t r = 0; r < rows; r++) {
-        kn_assert_close(x + r * ld, want + r * width, (size_t)width, rtol, atol);
+        kn_assert_close(x + r * ld, want + r * width, (size_t)width, TOL_GRAD_RTOL, TOL_GRAD_ATOL);
         for (int32_t i = width; i < ld; i++)
             assert_true(x[r * ld + i] == 7);
     }

@@ -5,21 +5,11 @@
 #include "base/mem.h"
 #include "golden_text.h"
 #include "kn_fixture.h"
+#include "tests/support/tolerances.h"
 #include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-
-static void *get(size_t n, size_t size) {
-    void *p = mem_calloc(n, size);
-    assert_non_null(p);
-    return p;
-}
-
-static void for_levels(void (*fn)(const char *isa)) {
-    for (const char *const *isa = kn_test_levels(); *isa; isa++)
-        fn(*isa);
-}
 
 // ---- sums
 
@@ -53,9 +43,9 @@ static bool rounded(float g, int32_t e, int64_t *out) {
 static void sums(const char *isa) {
     enum { N = 20011 };
     static const int32_t exponents[] = {20, 0, -3, 40, 160, -140};
-    float *g = get(N, sizeof *g);
-    int64_t *acc = get(N, sizeof *acc), *want = get(N, sizeof *want);
-    int64_t *start = get(N, sizeof *start);
+    float *g = kn_zeros(N, sizeof *g);
+    int64_t *acc = kn_zeros(N, sizeof *acc), *want = kn_zeros(N, sizeof *want);
+    int64_t *start = kn_zeros(N, sizeof *start);
     struct kn_rng r = {12};
     for (int e = 0; e < 6; e++) {
         bool fits = true;
@@ -91,7 +81,7 @@ static void sums(const char *isa) {
 }
 static void test_sums(void **state) {
     (void)state;
-    for_levels(sums);
+    kn_for_levels(sums);
 }
 
 // What does not fit is left out and flagged, wherever it stands; its neighbours are added.
@@ -122,14 +112,14 @@ static void overflow(const char *isa) {
 }
 static void test_overflow(void **state) {
     (void)state;
-    for_levels(overflow);
+    kn_for_levels(overflow);
 }
 
 // ---- norm
 
 static void norms(const char *isa) {
     enum { N = 5 * KN_SUMSQ_CHUNK + 1237, CHUNKS = 6 };
-    int64_t *acc = get(N, sizeof *acc);
+    int64_t *acc = kn_zeros(N, sizeof *acc);
     struct kn_rng r = {3};
     for (int i = 0; i < N; i++)
         acc[i] = (int64_t)kn_rng_u64(&r) >> (10 + i % 40);
@@ -166,7 +156,7 @@ static void norms(const char *isa) {
 }
 static void test_norms(void **state) {
     (void)state;
-    for_levels(norms);
+    kn_for_levels(norms);
 }
 
 // ---- AdamW
@@ -192,8 +182,9 @@ static void golden_adam(const char *isa) {
     int32_t n, k;
     const double *shape = golden_array(g, "adamw.shape", &n);
     int steps = (int)shape[1];
-    float *w = golden_f32(g, "adamw.w", &n), *m = get((size_t)n, 4), *v = get((size_t)n, 4);
-    int64_t *acc = get((size_t)n, sizeof *acc);
+    float *w = golden_f32(g, "adamw.w", &n), *m = kn_zeros((size_t)n, 4),
+          *v = kn_zeros((size_t)n, 4);
+    int64_t *acc = kn_zeros((size_t)n, sizeof *acc);
     struct kn_fixture f;
     kn_fixture_open(&f, isa, 1);
     for (int t = 1; t <= steps; t++) {
@@ -210,7 +201,8 @@ static void golden_adam(const char *isa) {
         for (int i = 0; i < 3; i++) {
             char format[32];
             snprintf(format, sizeof format, "adamw.%c%d", names[i][6], t - 1);
-            kn_assert_close(got[i], golden_array(g, format, &k), (size_t)n, 1e-5, 1e-9);
+            kn_assert_close(got[i], golden_array(g, format, &k), (size_t)n, TOL_ADAMW_RTOL,
+                            TOL_ADAMW_ATOL);
         }
         for (int32_t i = 0; i < n; i++)
             assert_true(acc[i] == 0);
@@ -224,15 +216,15 @@ static void golden_adam(const char *isa) {
 }
 static void test_golden_adam(void **state) {
     (void)state;
-    for_levels(golden_adam);
+    kn_for_levels(golden_adam);
 }
 
 // Larger, against double precision; cut and shared in different ways.
 static void adam_cuts(const char *isa) {
     enum { N = 20021 };
-    float *w = get(3 * N, 4), *m = get(3 * N, 4), *v = get(3 * N, 4);
-    int64_t *acc = get(3 * N, sizeof *acc);
-    double *dw = get(N, 8);
+    float *w = kn_zeros(3 * N, 4), *m = kn_zeros(3 * N, 4), *v = kn_zeros(3 * N, 4);
+    int64_t *acc = kn_zeros(3 * N, sizeof *acc);
+    double *dw = kn_zeros(N, 8);
     struct kn_rng r = {31};
     for (int i = 0; i < N; i++) {
         w[i] = kn_rng_normal(&r);
@@ -261,7 +253,7 @@ static void adam_cuts(const char *isa) {
         }
         kn_test_wait(&f);
         kn_fixture_close(&f);
-        kn_assert_close(w + t * N, dw, N, 1e-5, 1e-6);
+        kn_assert_close(w + t * N, dw, N, TOL_ADAMW_RTOL, 1e-6);
         kn_assert_same(w + t * N, w, N * 4);
         kn_assert_same(m + t * N, m, N * 4);
         kn_assert_same(v + t * N, v, N * 4);
@@ -276,7 +268,7 @@ static void adam_cuts(const char *isa) {
 }
 static void test_adam_cuts(void **state) {
     (void)state;
-    for_levels(adam_cuts);
+    kn_for_levels(adam_cuts);
 }
 
 // Padding (weight, moments and gradient 0) stays exactly zero.
@@ -297,7 +289,7 @@ static void padding(const char *isa) {
 }
 static void test_padding(void **state) {
     (void)state;
-    for_levels(padding);
+    kn_for_levels(padding);
 }
 
 static void test_refused(void **state) {

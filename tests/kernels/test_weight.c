@@ -3,6 +3,7 @@
 #include "base/mem.h"
 #include "kernels/cpu/weight.h"
 #include "matrix_fixture.h"
+#include "tests/support/tolerances.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -214,7 +215,7 @@ static void test_shard_products(void **state) {
             mem_free(y);
             f.ops->weight_destroy(part);
         }
-        kn_assert_close(whole, sum, ROWS * N, 1e-5, 1e-5);
+        kn_assert_close(whole, sum, ROWS * N, TOL_PARTS, TOL_PARTS);
         mem_free(whole);
         f.ops->weight_destroy(w);
         test_matrix_free(&m);

@@ -5,30 +5,11 @@
 #include "base/mem.h"
 #include "golden_text.h"
 #include "kn_fixture.h"
+#include "tests/support/tolerances.h"
 #include <math.h>
 #include <string.h>
 
-static const char *const golden_path = "tests/golden/train/golden.txt";
-static const double rtol = 1e-4, atol = 1e-6;
 static const int all_threads[] = {1, 2, 4};
-
-static void *get(size_t n, size_t size) {
-    void *p = mem_calloc(n, size);
-    assert_non_null(p);
-    return p;
-}
-
-static double *to_double(const float *x, size_t n) {
-    double *d = get(n, sizeof *d);
-    for (size_t i = 0; i < n; i++)
-        d[i] = (double)x[i];
-    return d;
-}
-
-static void for_levels(void (*fn)(const char *isa)) {
-    for (const char *const *isa = kn_test_levels(); *isa; isa++)
-        fn(*isa);
-}
 
 struct loss_case {
     int32_t rows, vocab;
@@ -44,7 +25,8 @@ struct loss_result {
 static struct loss_result run_loss(const char *isa, int threads, const struct loss_case *c,
                                    bool grad) {
     size_t n = (size_t)c->rows * (size_t)(c->vocab + 3);
-    struct loss_result r = {get(n, 4), get((size_t)c->rows, 4), get((size_t)c->rows, 4)};
+    struct loss_result r = {kn_zeros(n, 4), kn_zeros((size_t)c->rows, 4),
+                            kn_zeros((size_t)c->rows, 4)};
     for (int32_t i = 0; i < c->rows; i++)
         memcpy(r.grad + i * (c->vocab + 3), c->logits + (size_t)i * (size_t)c->vocab,
                (size_t)c->vocab * 4);
@@ -88,8 +70,8 @@ static double loss_reference(const double *x, int32_t n, int32_t target, double 
 static void check_sampling(const char *isa, const struct loss_case *c, const float *loss) {
     struct kn_fixture f;
     kn_fixture_open(&f, isa, 2);
-    struct kn_sample_row *rows = get((size_t)c->rows, sizeof *rows);
-    struct kn_sample_out *out = get((size_t)c->rows, sizeof *out);
+    struct kn_sample_row *rows = kn_zeros((size_t)c->rows, sizeof *rows);
+    struct kn_sample_out *out = kn_zeros((size_t)c->rows, sizeof *out);
     for (int32_t i = 0; i < c->rows; i++)
         rows[i] = (struct kn_sample_row){
             .top_p = 1, .repetition = 1, .target = c->target[i], .n_logprobs = 0};
@@ -113,9 +95,9 @@ static void check_sampling(const char *isa, const struct loss_case *c, const flo
 static void check_loss(const char *isa, int32_t rows, int32_t vocab) {
     struct kn_rng r = {(uint64_t)vocab};
     size_t n = (size_t)rows * (size_t)vocab;
-    float *logits = get(n, 4), *weight = get((size_t)rows, 4);
-    int32_t *target = get((size_t)rows, 4);
-    double *grad = get((size_t)vocab, sizeof *grad);
+    float *logits = kn_zeros(n, 4), *weight = kn_zeros((size_t)rows, 4);
+    int32_t *target = kn_zeros((size_t)rows, 4);
+    double *grad = kn_zeros((size_t)vocab, sizeof *grad);
     kn_rng_fill(&r, logits, n, 3);
     for (int32_t i = 0; i < rows; i++) {
         weight[i] = 0.5f + (float)kn_rng_uniform(&r);
@@ -126,10 +108,11 @@ static void check_loss(const char *isa, int32_t rows, int32_t vocab) {
     struct loss_case c = {rows, vocab, logits, weight, target};
     struct loss_result a = run_loss(isa, 1, &c, true), plain = run_loss(isa, 2, &c, false);
     for (int32_t i = 0; i < rows; i++) {
-        double *x = to_double(logits + (size_t)i * (size_t)vocab, (size_t)vocab);
+        double *x = kn_doubles(logits + (size_t)i * (size_t)vocab, (size_t)vocab);
         double loss = loss_reference(x, vocab, target[i], (double)weight[i], grad);
-        kn_assert_close(&a.loss[i], &loss, 1, 1e-5, atol);
-        kn_assert_close(a.grad + i * (vocab + 3), grad, (size_t)vocab, rtol, 1e-7);
+        kn_assert_close(&a.loss[i], &loss, 1, TOL_LOSS_RTOL, TOL_GRAD_ATOL);
+        kn_assert_close(a.grad + i * (vocab + 3), grad, (size_t)vocab, TOL_GRAD_RTOL,
+                        TOL_XENT_ATOL);
         assert_true(a.hit[i] == (i % 2 || vocab == 1));
         for (int32_t j = 0; j < 3; j++)
             assert_true(a.grad[i * (vocab + 3) + vocab + j] == 0);
@@ -162,7 +145,7 @@ static void loss_levels(const char *isa) {
 }
 static void test_loss(void **state) {
     (void)state;
-    for_levels(loss_levels);
+    kn_for_levels(loss_levels);
 }
 
 static void test_loss_differences(void **state) {
@@ -171,7 +154,7 @@ static void test_loss_differences(void **state) {
     struct kn_rng r = {4};
     float f[N];
     kn_rng_fill(&r, f, N, 2);
-    double *x = to_double(f, N), grad[N], h = 1e-5;
+    double *x = kn_doubles(f, N), grad[N], h = 1e-5;
     loss_reference(x, N, 5, 0.75, grad);
     for (int i = 0; i < N; i++) {
         double at = x[i];
@@ -186,7 +169,7 @@ static void test_loss_differences(void **state) {
 }
 
 static void golden_loss(const char *isa) {
-    struct golden_text *g = golden_open(golden_path);
+    struct golden_text *g = golden_open("tests/golden/train/golden.txt");
     int32_t n, rows = 0, vocab = 0;
     const double *shape = golden_array(g, "xent.shape", &n);
     rows = (int32_t)shape[0];
@@ -200,9 +183,10 @@ static void golden_loss(const char *isa) {
     struct loss_case c = {rows, vocab, logits, weight, target};
     struct loss_result r = run_loss(isa, 1, &c, true);
     const double *loss = golden_array(g, "xent.loss", &n), *grad = golden_array(g, "xent.grad", &n);
-    kn_assert_close(r.loss, loss, (size_t)rows, rtol, atol);
+    kn_assert_close(r.loss, loss, (size_t)rows, TOL_GRAD_RTOL, TOL_GRAD_ATOL);
     for (int32_t i = 0; i < rows; i++) {
-        kn_assert_close(r.grad + i * (vocab + 3), grad + i * vocab, (size_t)vocab, rtol, atol);
+        kn_assert_close(r.grad + i * (vocab + 3), grad + i * vocab, (size_t)vocab, TOL_GRAD_RTOL,
+                        TOL_GRAD_ATOL);
         assert_int_equal(r.hit[i], (int32_t)hit[i]);
     }
     loss_free(&r);
@@ -212,7 +196,7 @@ static void golden_loss(const char *isa) {
 }
 static void test_golden_loss(void **state) {
     (void)state;
-    for_levels(golden_loss);
+    kn_for_levels(golden_loss);
 }
 
 // A row that is not finite says so and leaves the others alone; a target that there is not is an error.
@@ -247,7 +231,7 @@ static void loss_bad(const char *isa) {
 }
 static void test_loss_bad(void **state) {
     (void)state;
-    for_levels(loss_bad);
+    kn_for_levels(loss_bad);
 }
 
 static void test_refused(void **state) {

@@ -5,6 +5,7 @@
 #include "tests/model/forward_doubles.h"
 #include "tests/model/model_fixture.h"
 #include "tests/support/cmocka_all.h"
+#include "tests/support/tolerances.h"
 #include <math.h>
 #include <string.h>
 
@@ -30,7 +31,7 @@ static void assert_close(const double *expected, const float *found, int32_t n) 
     for (int32_t i = 0; i < n; i++)
         scale = fmax(scale, fabs(expected[i]));
     for (int32_t i = 0; i < n; i++)
-        if (fabs(expected[i] - (double)found[i]) > 1e-4 * scale)
+        if (fabs(expected[i] - (double)found[i]) > TOL_WALK * scale)
             fail_msg("%g where %g was expected", (double)found[i], expected[i]);
 }
 

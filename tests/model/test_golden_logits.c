@@ -10,17 +10,16 @@
 #include "tests/model/logits_file.h"
 #include "tests/model/model_fixture.h"
 #include "tests/support/cmocka_all.h"
+#include "tests/support/tolerances.h"
 #include <stdio.h>
 #include <string.h>
 
 // Logits are a few units wide, and the rounding that is modelled moves them by a tenth. The prompts
 // were chosen so that no rounding is a near tie, so f32 noise is what may differ.
-static const double tolerance = 2e-4;
-
 static void check_prompt(const char *what, const struct logits_prompt *p, const float *found,
                          int32_t vocab) {
     double worst = logits_difference(p, found, vocab);
-    if (!(worst <= tolerance))
+    if (!(worst <= TOL_LOGITS))
         fail_msg("%s, prompt of %d: logits differ by %g", what, p->n, worst);
 }
 

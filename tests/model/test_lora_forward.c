@@ -8,6 +8,7 @@
 #include "tests/model/logits_file.h"
 #include "tests/model/model_fixture.h"
 #include "tests/support/assert_ok.h"
+#include "tests/support/tolerances.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -15,9 +16,6 @@
 
 enum { ADAPTERS = 4, BASE = ADAPTERS }; // prompts of the base come after those of the adapters
 static const char *const names[ADAPTERS] = {"all", "qv", "rslora", "patterns"};
-
-// As in the golden tests of models: f32 noise, of logits that are wider here.
-static const double tolerance = 5e-4;
 
 struct lx {
     struct fx x;
@@ -91,7 +89,7 @@ static void lx_check(const struct lx *l, int g, const float **at, const char *wh
     for (int32_t i = 0; i < l->golden[g].n; i++) {
         const struct logits_prompt *p = &l->golden[g].prompts[i];
         double d = logits_difference(p, *at, l->x.vocab);
-        if (!(d <= tolerance))
+        if (!(d <= TOL_LOGITS_ADAPTERS))
             fail_msg("%s, adapter %s, prompt of %d: logits differ by %g", what,
                      g == BASE ? "none" : names[g], p->n, d);
         *at += (size_t)p->kept * (size_t)l->x.vocab;

@@ -10,6 +10,7 @@
 #include "base/mem.h"
 #include "tests/model/model_fixture.h"
 #include "tests/support/cmocka_all.h"
+#include "tests/support/tolerances.h"
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
@@ -68,7 +69,9 @@ static void check_perplexity(struct fx *x, const char *type, const json_t *windo
     print_message("%s: perplexity %.4f, reference %.4f (%+.3f%%)\n", type, exp(found / tokens),
                   exp(expected / tokens), 100 * off);
     bool quantised = type[0] == 'Q';
-    double limit = fx_slow_build() ? 0.015 : quantised ? 0.005 : 0.001;
+    double limit = fx_slow_build() ? TOL_PERPLEXITY_SLOW
+                   : quantised     ? TOL_PERPLEXITY_QUANTISED
+                                   : TOL_PERPLEXITY;
     if (!(fabs(off) < limit))
         fail_msg("%s: perplexity is too far off", type);
 }
