@@ -187,6 +187,7 @@ struct kn_rope_kv {
     kn_addr table;          // from kn_rope_table
     kn_addr q_norm, k_norm; // f32 [head_dim] or 0
     float eps;
+    kn_addr q_in; // PLAIN [rows, heads * head_dim], dense: q as it came is kept there; 0: nowhere
     kn_addr pool;
     struct kn_kv_shape shape;
     int32_t layer, heads;

@@ -25,13 +25,15 @@ struct kn_xent {
     bool grad;
 };
 
-// Backward of y = x / rms(x) * weight: dx (+)= weight dy / rms - x (sum(dy weight x) / k) / rms^3.
+// Backward of y = x / rms(x) * weight: dx (+)= weight dy / rms - x (sum(dy weight x) / k) / rms^3. dx
+// may be dy.
 struct kn_rmsnorm_back {
     kn_addr x, dy, dx;
     int64_t ldx, lddy, lddx;
-    kn_addr weight;
+    kn_addr weight; // f32 [k]
     float eps;
     int32_t rows, k;
+    int32_t heads; // a row is so many vectors of k values, each with a norm of its own; 0: one
     bool add;
     int32_t row_begin, row_end; // 0, 0: all
 };

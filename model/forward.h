@@ -51,11 +51,12 @@ struct mdl_hooks {
 // layer, wanted or not.
 enum mdl_tape_kind {
     MDL_TAPE_ATTN_IN,  // residual stream entering the layer [hidden]
-    MDL_TAPE_QKV,      // after rotation [(heads + 2 kv_heads) * head_dim]
+    MDL_TAPE_QKV,      // after rotation; k as it came [(heads + 2 kv_heads) * head_dim]
     MDL_TAPE_ATTN_OUT, // attention's output [heads * head_dim]
     MDL_TAPE_FFN_IN,   // residual stream after attention [hidden]
     MDL_TAPE_GATE_UP,  // [2 * intermediate]
     MDL_TAPE_FINAL,    // residual stream after the last layer [hidden]; layer = n_layers
+    MDL_TAPE_Q,        // q before its heads' norms, where the model has them [heads * head_dim]
     MDL_TAPE_KINDS
 };
 struct mdl_tape {

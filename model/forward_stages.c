@@ -292,6 +292,8 @@ static enum err stage_rope_kv(struct mdl_forward *f, struct mdl__account *a) {
                            .layer = f->at.layer,
                            .heads = f->w->n_heads};
     p.qkv = qkv_at(f, &p.ldqkv);
+    if (p.q_norm)
+        p.q_in = place(f, MDL_TAPE_Q, p.heads * c->head_dim);
     spend(f, a, (double)f->at.rows * layer(f)->qkv.n * 8, 0);
     next(f);
     // Nothing reads what the last layer makes of rows that nobody wants.

@@ -40,6 +40,8 @@ LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_fr
           "original_max_position_embeddings": 32}
 LLAMA3_SHAPE = dict(hidden=48, inter=64, heads=4, kv=2, dim=16, tied=False, theta=500.0,
                     rope=LLAMA3, seed=7)
+QWEN3_SHAPE = dict(hidden=32, inter=96, heads=4, kv=2, dim=16, tied=True, seed=10, qk_norm=True,
+                   theta=1000000.0)
 
 # name: format, shape, type of the matrices (or of each), type of embedding and head
 MODELS = {
@@ -65,10 +67,15 @@ MODELS = {
     # v, norms of q's and k's heads, a sliding window (transformers' Qwen3 has all three).
     "hf-walk": dict(hidden=48, inter=64, heads=4, kv=2, dim=16, tied=True, seed=9, type="F32",
                     qkv_bias=True, qk_norm=True, window=20),
+    # Qwen3's layer, and the proportions of Qwen3-0.6B: heads x dim is twice the hidden size.
+    "hf-qwen3": dict(QWEN3_SHAPE, type="F32"),
+    "qwen3-bf16.gguf": dict(QWEN3_SHAPE, type="BF16"),
+    "qwen3-q8_0.gguf": dict(QWEN3_SHAPE, type="Q8_0"),
 }
 GGUF_NAMES = {"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
               "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
               "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
+              "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
               "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}
 LAYERS = 2
 CONTEXT = 256
@@ -438,13 +445,16 @@ def qwen3_model(m, values):
                          num_hidden_layers=LAYERS, num_attention_heads=m["heads"],
                          num_key_value_heads=m["kv"], head_dim=m["dim"], rms_norm_eps=EPS,
                          max_position_embeddings=CONTEXT, tie_word_embeddings=m["tied"],
-                         rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
-                         attention_bias=True, use_sliding_window=True, sliding_window=m["window"],
-                         max_window_layers=0, attn_implementation="eager")
-    assert config.layer_types == ["sliding_attention"] * LAYERS
+                         rope_parameters={"rope_type": "default",
+                                          "rope_theta": m.get("theta", 10000.0)},
+                         attention_bias=bool(m.get("qkv_bias")), max_window_layers=0,
+                         use_sliding_window=bool(m.get("window")), sliding_window=m.get("window"),
+                         attn_implementation="eager")
+    kind = "sliding_attention" if m.get("window") else "full_attention"
+    assert config.layer_types == [kind] * LAYERS
     model = Qwen3ForCausalLM(config).eval()
     state = {k: torch.from_numpy(v.copy()) for k, v in values.items()}
-    for i in range(LAYERS):  # Qwen3's flag gives the output product a bias, too
+    for i in range(LAYERS) if m.get("qkv_bias") else ():  # their flag gives o a bias, too
         state[f"model.layers.{i}.self_attn.o_proj.bias"] = torch.zeros(m["hidden"])
     missing, unexpected = model.load_state_dict(state, strict=False)
     assert not unexpected and missing == ["lm_head.weight"]
@@ -456,7 +466,7 @@ def transformers_model(m, path, values):
     from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, logging
 
     logging.disable_progress_bar()
-    if m.get("window"):
+    if m.get("qk_norm"):
         return qwen3_model(m, values)
     if os.path.isdir(path):  # also proves that the folder is one
         return AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32,

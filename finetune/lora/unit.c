@@ -57,10 +57,6 @@ static enum err check_model(const struct mdl_weights *w, const struct lora_unit_
     enum err e = kn_require(w->ops, KN_NEED_SERVE | KN_NEED_TRAIN, info);
     if (e)
         return e;
-    if (w->config.qk_norm)
-        return err_set(info, ERR_UNSUPPORTED, NULL,
-                       "training does not support the norms of q and k that %s has",
-                       w->config.architecture);
     if (w->world != 1)
         return err_set(info, ERR_UNSUPPORTED, NULL, "training does not support sharded weights");
     if (l->max_tokens < 1 || l->max_seqs < 1)

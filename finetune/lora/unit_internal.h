@@ -47,6 +47,7 @@ enum lora__stage {
     UNIT_O_LORA,
     UNIT_ATTN_BACK,
     UNIT_ROPE_BACK,
+    UNIT_QK_NORM_BACK,
     UNIT_ATTN_NORM,
     UNIT_QKV_DX,
     UNIT_QKV_LORA,
@@ -76,6 +77,7 @@ struct lora__cursor {
 // Of one layer that is kept; all layers but those share one.
 struct lora__kept {
     kn_addr qkv, attn_out, ffn_in, gate_up; // [T, Q], [T, A], [T, H], [T, 2 I]
+    kn_addr q_in;                           // [T, A], where q's heads have a norm
 };
 
 // Addresses in the range. ld_*: elements between rows; the tape's places are dense.

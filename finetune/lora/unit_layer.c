@@ -435,6 +435,45 @@ static enum err stage_rope_back(struct lora_unit *u, struct lora__account *a) {
     return u->ops->rope_back(u->q, &p);
 }
 
+// dqkv's q, then its k: of what the norms of their heads gave, then of what they took.
+static enum err stage_qk_norm_back(struct lora_unit *u, struct lora__account *a) {
+    const struct mdl_config *c = &u->w->config;
+    if (!c->qk_norm) {
+        lora__next(u);
+        return ERR_OK;
+    }
+    struct lora__kept k;
+    lora__kept(u, u->at.layer, &k);
+    bool is_k = u->at.step > 0;
+    int32_t heads = is_k ? u->w->n_kv_heads : u->w->n_heads, left = u->row.n_tokens - u->at.done;
+    int64_t attn = (int64_t)u->w->n_heads * c->head_dim;
+    double bytes = 16.0 * heads * c->head_dim;
+    int32_t n = lora__cut(u, a, left, bytes * left, 0, CUT_ROWS);
+    kn_addr dy = element(u->buf.dqkv, is_k ? attn : 0);
+    struct kn_rmsnorm_back p = {.x = is_k ? element(k.qkv, attn) : k.q_in,
+                                .dy = dy,
+                                .dx = dy,
+                                .ldx = is_k ? layer(u)->qkv.n : attn,
+                                .lddy = u->buf.ld_qkv,
+                                .lddx = u->buf.ld_qkv,
+                                .weight = is_k ? layer(u)->k_norm : layer(u)->q_norm,
+                                .eps = c->rms_eps,
+                                .rows = u->row.n_tokens,
+                                .k = c->head_dim,
+                                .heads = heads,
+                                .row_begin = u->at.done,
+                                .row_end = u->at.done + n};
+    lora__spend(u, a, bytes * n, 0);
+    u->at.done += n;
+    if (u->at.done == u->row.n_tokens) {
+        u->at.done = 0;
+        u->at.step++;
+        if (is_k)
+            lora__next(u);
+    }
+    return u->ops->rmsnorm_back(u->q, &p);
+}
+
 // A layer that was not kept goes forward once more; lora_unit_run then runs the walk.
 static enum err stage_again(struct lora_unit *u) {
     if (u->at.layer >= u->w->config.n_layers - u->n_kept) {
@@ -477,6 +516,8 @@ enum err lora__stage_layer(struct lora_unit *u, struct lora__account *a) {
         return stage_attn_back(u, a);
     case UNIT_ROPE_BACK:
         return stage_rope_back(u, a);
+    case UNIT_QK_NORM_BACK:
+        return stage_qk_norm_back(u, a);
     case UNIT_ATTN_NORM:
         return stage_norm(u, a, lora__residual(u, u->at.layer), y->attn_norm, MDL_TARGET_Q, 3);
     case UNIT_QKV_DX:

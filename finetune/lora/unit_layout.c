@@ -105,6 +105,8 @@ size_t lora__layout(const struct mdl_weights *w, const struct lora_params *p,
     take_rows(&at, tokens, attn);
     take_rows(&at, tokens, c->hidden);
     take_rows(&at, tokens, 2 * (int64_t)w->intermediate);
+    if (c->qk_norm)
+        take_rows(&at, tokens, attn);
     b->kept_bytes = at;
     b->kept = take(&used, (size_t)(n_kept < c->n_layers ? n_kept + 1 : n_kept) * at);
     return used;
@@ -143,6 +145,7 @@ void lora__kept(const struct lora_unit *u, int32_t layer, struct lora__kept *out
     out->attn_out = u->buf.kept + take_rows(&used, tokens, attn);
     out->ffn_in = u->buf.kept + take_rows(&used, tokens, c->hidden);
     out->gate_up = u->buf.kept + take_rows(&used, tokens, 2 * (int64_t)u->w->intermediate);
+    out->q_in = c->qk_norm ? u->buf.kept + take_rows(&used, tokens, attn) : 0;
 }
 
 kn_addr lora__residual(const struct lora_unit *u, int32_t layer) {
@@ -175,6 +178,8 @@ kn_addr lora__tape_place(void *arg, int32_t layer, enum mdl_tape_kind kind, int3
         return k.attn_out;
     case MDL_TAPE_FFN_IN:
         return k.ffn_in;
+    case MDL_TAPE_Q:
+        return k.q_in;
     default:
         return k.gate_up;
     }

@@ -85,9 +85,10 @@ enum err cpu_op_xent(struct kn_queue *q, const struct kn_xent *p) {
 enum err cpu_op_rmsnorm_back(struct kn_queue *q, const struct kn_rmsnorm_back *p) {
     if (p->rows == 0)
         return ERR_OK;
-    if (p->rows < 0 || p->k <= 0 || p->ldx < p->k || p->lddy < p->k || p->lddx < p->k ||
-        !span_ok(p->row_begin, p->row_end, p->rows))
-        return refuse(q, "rmsnorm_back", "rows, k, a row distance or the range is wrong");
+    int64_t width = (int64_t)p->k * (p->heads > 0 ? p->heads : 1);
+    if (p->rows < 0 || p->k <= 0 || p->heads < 0 || width > INT32_MAX || p->ldx < width ||
+        p->lddy < width || p->lddx < width || !span_ok(p->row_begin, p->row_end, p->rows))
+        return refuse(q, "rmsnorm_back", "rows, k, heads, a row distance or the range is wrong");
     if (!p->x || !p->dy || !p->dx || !p->weight)
         return refuse(q, "rmsnorm_back", "an address is missing");
     return cpu_record_op(q, "rmsnorm_back", isa_of(q)->rmsnorm_back, p, sizeof *p, NULL);

@@ -102,8 +102,9 @@ static bool there(const char *isa) {
 
 static void test_curves(void **state) {
     (void)state;
-    static const char *const models[] = {"f32",  "f16",   "bf16",   "q8_0", "q4_0",
-                                         "q4_1", "mixed", "llama3", "walk"};
+    static const char *const models[] = {"f32",   "f16",        "bf16",      "q8_0", "q4_0",
+                                         "q4_1",  "mixed",      "llama3",    "walk", "walk-norm",
+                                         "qwen3", "qwen3-bf16", "qwen3-q8_0"};
     static const char *const isas[] = {"avx512", "avx2", "portable"};
     for (size_t j = 0; j < sizeof isas / sizeof *isas; j++)
         for (size_t i = 0; i < sizeof models / sizeof *models && there(isas[j]); i++)
@@ -113,7 +114,7 @@ static void test_curves(void **state) {
 // The level that multiplies bf16 rounds more, and has numbers of its own.
 static void test_curves_bf16(void **state) {
     (void)state;
-    static const char *const models[] = {"f32", "bf16", "q8_0", "llama3"};
+    static const char *const models[] = {"f32", "bf16", "q8_0", "llama3", "qwen3-bf16"};
     for (size_t i = 0; i < sizeof models / sizeof *models && there("avx512bf16"); i++) {
         char file[32];
         snprintf(file, sizeof file, "%s.bf16", models[i]);

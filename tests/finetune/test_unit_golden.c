@@ -115,6 +115,10 @@ static void test_gradients(void **state) {
         {.file = "mixed"},
         {.file = "llama3"},
         {.file = "walk"},
+        {.file = "walk-norm"},
+        {.file = "qwen3"},
+        {.file = "qwen3-bf16"},
+        {.file = "qwen3-q8_0"},
         {.file = "f32-rslora",
          .model = "f32",
          .o = {.r = 5,
@@ -134,7 +138,8 @@ static void test_gradients_bf16(void **state) {
     static const struct golden_case cases[] = {{.file = "f32.bf16", .model = "f32"},
                                                {.file = "bf16.bf16", .model = "bf16"},
                                                {.file = "q8_0.bf16", .model = "q8_0"},
-                                               {.file = "llama3.bf16", .model = "llama3"}};
+                                               {.file = "llama3.bf16", .model = "llama3"},
+                                               {.file = "qwen3-bf16.bf16", .model = "qwen3-bf16"}};
     check_all(cases, sizeof cases / sizeof *cases, "avx512bf16");
 }
 
@@ -207,12 +212,11 @@ static void check_slope(struct tf *t, const struct tf_golden *g, const struct md
                  mdl_target_name((enum mdl_target)target), side ? 'B' : 'A', found, d.norm);
 }
 
-static void test_finite_differences(void **state) {
-    (void)state;
+static void check_slopes(const char *model) {
     struct tf t;
     struct tf_golden g;
-    tf_open(&t, "f32", &(struct tf_options){0});
-    tf_golden_read(&g, &t.fx.weights->config, "f32");
+    tf_open(&t, model, &(struct tf_options){0});
+    tf_golden_read(&g, &t.fx.weights->config, model);
     tf_set(&t, g.start);
     for (int32_t i = 0; i < g.n_rows; i++) {
         struct lora_row row = tf_lora_row(&g.rows[i], EXPONENT);
@@ -227,6 +231,12 @@ static void test_finite_differences(void **state) {
     mdl_adapter_destroy(grad);
     tf_golden_fini(&g);
     tf_close(&t);
+}
+
+static void test_finite_differences(void **state) {
+    (void)state;
+    check_slopes("f32");
+    check_slopes("qwen3");
 }
 
 int main(void) {

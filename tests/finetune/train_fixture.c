@@ -105,14 +105,33 @@ static void prepare_walk(struct mdl_source *src) {
     src->config.window = 3;
 }
 
+static void prepare_norm(struct mdl_source *src) {
+    src->config.qk_norm = true;
+}
+
+static void prepare_walk_norm(struct mdl_source *src) {
+    prepare_walk(src);
+    prepare_norm(src);
+}
+
+static const struct model_file {
+    const char *name, *file;
+    void (*prepare)(struct mdl_source *src);
+} not_llama[] = {{"walk", "hf-walk", prepare_walk},
+                 {"walk-norm", "hf-walk", prepare_walk_norm},
+                 {"qwen3", "hf-qwen3", prepare_norm},
+                 {"qwen3-bf16", "qwen3-bf16.gguf", prepare_norm},
+                 {"qwen3-q8_0", "qwen3-q8_0.gguf", prepare_norm}};
+
 void tf_open_model(struct fx *x, const char *model, const struct fx_options *o) {
-    bool walk = strcmp(model, "walk") == 0;
     char path[128];
     struct fx_options options = *o;
-    snprintf(path, sizeof path, walk ? "tests/golden/models/hf-%s" : "tests/golden/models/%s.gguf",
-             model);
-    if (walk)
-        options.prepare = prepare_walk;
+    snprintf(path, sizeof path, "tests/golden/models/%s.gguf", model);
+    for (size_t i = 0; i < sizeof not_llama / sizeof *not_llama; i++)
+        if (strcmp(model, not_llama[i].name) == 0) {
+            snprintf(path, sizeof path, "tests/golden/models/%s", not_llama[i].file);
+            options.prepare = not_llama[i].prepare;
+        }
     fx_open(x, path, &options);
 }
 

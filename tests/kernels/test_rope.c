@@ -64,7 +64,7 @@ static bool read_case(FILE *in, struct golden *g) {
 
 // One token, rotated as the only one of its batch. Its block holds nothing but NaN before.
 struct rotated {
-    float q[MAX_HEADS * MAX_DIM];
+    float q[MAX_HEADS * MAX_DIM], q_in[MAX_HEADS * MAX_DIM];
     float table[MAX_DIM];
     float v_out[MAX_HEADS * MAX_DIM]; // attention over its own position: v as the cache has it
 };
@@ -106,6 +106,7 @@ static void rotate(struct kn_fixture *f, const struct golden *g, int32_t token,
         .shape = shape,
         .layer = 2,
         .heads = g->heads,
+        .q_in = kn_test_alloc(f, (size_t)out_width * sizeof(float)),
     };
     struct kn_attn at = {
         .batch = &batch,
@@ -124,6 +125,7 @@ static void rotate(struct kn_fixture *f, const struct golden *g, int32_t token,
     assert_int_equal(f->ops->rope_kv(f->q, &rk), ERR_OK);
     assert_int_equal(f->ops->attn(f->q, &at), ERR_OK);
     f->ops->download(f->q, out->q, rk.qkv, (size_t)out_width * sizeof(float));
+    f->ops->download(f->q, out->q_in, rk.q_in, (size_t)out_width * sizeof(float));
     f->ops->download(f->q, out->table, rt.table, (size_t)g->dim * sizeof(float));
     f->ops->download(f->q, out->v_out, at.out, (size_t)out_width * sizeof(float));
     kn_test_wait(f);
@@ -134,6 +136,7 @@ static void rotate(struct kn_fixture *f, const struct golden *g, int32_t token,
 }
 
 static void check_token(const struct golden *g, int32_t token, const struct rotated *r) {
+    kn_assert_same(r->q_in, g->q[token], (size_t)(g->heads * g->dim) * sizeof(float));
     kn_assert_close(r->q, g->q_out[token], (size_t)(g->heads * g->dim), TOL_ROPE, TOL_ROPE);
     int32_t half = g->dim / 2;
     for (int32_t i = 0; i < half; i++) {

@@ -36,6 +36,7 @@ struct rows_case {
     const struct rows_op *op;
     int32_t rows, k;
     const float *x, *w, *dy; // [rows][wide k], [k], [rows][k]
+    int32_t heads;           // of the norm: a row is so many of k / heads values
 };
 
 struct rows_op {
@@ -56,19 +57,25 @@ static double mean_square(const double *x, int32_t k) {
 }
 
 static double norm_forward(const struct rows_case *c, int32_t row, const double *x, int32_t i) {
+    int32_t k = c->k / c->heads;
     (void)row;
-    return x[i] / sqrt(mean_square(x, c->k) + eps) * (double)c->w[i];
+    return x[i] / sqrt(mean_square(x + i / k * k, k) + eps) * (double)c->w[i % k];
 }
 
 static void norm_backward(const struct rows_case *c, int32_t row, double *dx) {
-    double *x = to_double(c->x + row * c->k, (size_t)c->k), dot = 0;
-    const float *dy = c->dy + row * c->k;
-    double rms = sqrt(mean_square(x, c->k) + eps);
-    for (int32_t i = 0; i < c->k; i++)
-        dot += (double)c->w[i] * (double)dy[i] * x[i];
-    for (int32_t i = 0; i < c->k; i++)
-        dx[i] = (double)c->w[i] * (double)dy[i] / rms - x[i] * dot / c->k / (rms * rms * rms);
-    mem_free(x);
+    int32_t k = c->k / c->heads;
+    double *all = to_double(c->x + row * c->k, (size_t)c->k);
+    for (int32_t h = 0; h < c->heads; h++) {
+        const float *dy = c->dy + row * c->k + h * k;
+        const double *x = all + h * k;
+        double rms = sqrt(mean_square(x, k) + eps), dot = 0;
+        for (int32_t i = 0; i < k; i++)
+            dot += (double)c->w[i] * (double)dy[i] * x[i];
+        for (int32_t i = 0; i < k; i++)
+            dx[h * k + i] =
+                (double)c->w[i] * (double)dy[i] / rms - x[i] * dot / k / (rms * rms * rms);
+    }
+    mem_free(all);
 }
 
 static enum err norm_record(struct kn_fixture *f, const struct rows_case *c, kn_addr dx,
@@ -82,7 +89,8 @@ static enum err norm_record(struct kn_fixture *f, const struct rows_case *c, kn_
                                 .weight = (kn_addr)c->w,
                                 .eps = 1e-5f,
                                 .rows = c->rows,
-                                .k = c->k,
+                                .k = c->k / c->heads,
+                                .heads = c->heads > 1 ? c->heads : 0,
                                 .add = add,
                                 .row_begin = begin,
                                 .row_end = end};
@@ -122,14 +130,15 @@ static enum err swiglu_record(struct kn_fixture *f, const struct rows_case *c, k
 static const struct rows_op norm_op = {1, norm_forward, norm_backward, norm_record};
 static const struct rows_op swiglu_op = {2, swiglu_forward, swiglu_backward, swiglu_record};
 
-static void case_init(struct rows_case *c, const struct rows_op *op, int32_t rows, int32_t k) {
+static void case_init(struct rows_case *c, const struct rows_op *op, int32_t rows, int32_t k,
+                      int32_t heads) {
     struct kn_rng r = {(uint64_t)(rows * 1000 + k)};
     size_t nx = (size_t)(rows * k * op->wide), ny = (size_t)(rows * k);
     float *x = get(nx, 4), *w = get((size_t)k, 4), *dy = get(ny, 4);
     kn_rng_fill(&r, x, nx, 1.5f);
     kn_rng_fill(&r, w, (size_t)k, 1);
     kn_rng_fill(&r, dy, ny, 1);
-    *c = (struct rows_case){op, rows, k, x, w, dy};
+    *c = (struct rows_case){op, rows, k, x, w, dy, heads};
 }
 
 static void case_free(struct rows_case *c) {
@@ -159,9 +168,27 @@ static float *run_rows(const char *isa, int threads, const struct rows_case *c, 
     return dx;
 }
 
-static void check_rows(const char *isa, const struct rows_op *op, int32_t rows, int32_t k) {
+// A norm of heads in place has the same bits.
+static void check_in_place(const char *isa, const struct rows_case *c, const float *want) {
+    struct rows_case own = *c;
+    struct kn_fixture f;
+    size_t n = (size_t)(c->rows * c->k);
+    float *dx = get(n, sizeof *dx);
+    memcpy(dx, c->dy, n * sizeof *dx);
+    own.dy = dx;
+    kn_fixture_open(&f, isa, 2);
+    assert_int_equal(norm_record(&f, &own, (kn_addr)dx, c->k, false, 0, 0), ERR_OK);
+    kn_test_wait(&f);
+    kn_fixture_close(&f);
+    for (int32_t r = 0; r < c->rows; r++)
+        kn_assert_same(dx + r * c->k, want + r * (c->k + 2), (size_t)c->k * sizeof *dx);
+    mem_free(dx);
+}
+
+static void check_rows(const char *isa, const struct rows_op *op, int32_t rows, int32_t k,
+                       int32_t heads) {
     struct rows_case c;
-    case_init(&c, op, rows, k);
+    case_init(&c, op, rows, k, heads);
     int32_t wide = k * op->wide, ld = wide + 2;
     float *dx = run_rows(isa, 1, &c, 0, false);
     double *want = get((size_t)wide, sizeof *want);
@@ -182,6 +209,7 @@ static void check_rows(const char *isa, const struct rows_op *op, int32_t rows, 
         for (int32_t i = 0; i < rows * ld; i++)
             assert_true(sum[i] == (i % ld < wide ? 3 + dx[i] : 3));
         mem_free(sum);
+        check_in_place(isa, &c, dx);
     }
     mem_free(dx);
     case_free(&c);
@@ -190,9 +218,11 @@ static void check_rows(const char *isa, const struct rows_op *op, int32_t rows, 
 static void rows_levels(const char *isa) {
     static const int32_t shapes[][2] = {{1, 1}, {3, 15}, {5, 64}, {2, 77}, {40, 576}};
     for (int i = 0; i < 5; i++) {
-        check_rows(isa, &norm_op, shapes[i][0], shapes[i][1]);
-        check_rows(isa, &swiglu_op, shapes[i][0], shapes[i][1]);
+        check_rows(isa, &norm_op, shapes[i][0], shapes[i][1], 1);
+        check_rows(isa, &swiglu_op, shapes[i][0], shapes[i][1], 1);
     }
+    check_rows(isa, &norm_op, 7, 4 * 128, 4);
+    check_rows(isa, &norm_op, 30, 3 * 40, 3);
 }
 static void test_rows(void **state) {
     (void)state;
@@ -200,9 +230,9 @@ static void test_rows(void **state) {
 }
 
 // The formulas above against central differences of the forward.
-static void check_differences(const struct rows_op *op) {
+static void check_differences(const struct rows_op *op, int32_t heads) {
     struct rows_case c;
-    case_init(&c, op, 2, 23);
+    case_init(&c, op, 2, 24, heads);
     int32_t wide = c.k * op->wide;
     double *want = get((size_t)wide, sizeof *want);
     for (int32_t r = 0; r < c.rows; r++) {
@@ -226,8 +256,9 @@ static void check_differences(const struct rows_op *op) {
 }
 static void test_differences(void **state) {
     (void)state;
-    check_differences(&norm_op);
-    check_differences(&swiglu_op);
+    check_differences(&norm_op, 1);
+    check_differences(&norm_op, 3);
+    check_differences(&swiglu_op, 1);
 }
 
 static void golden_rows(const char *isa) {
@@ -236,7 +267,8 @@ static void golden_rows(const char *isa) {
     for (int i = 0; i < 2; i++) {
         const struct rows_op *op = i ? &swiglu_op : &norm_op;
         const double *shape = golden_array(g, i ? "swiglu.shape" : "rmsnorm.shape", &n);
-        struct rows_case c = {.op = op, .rows = (int32_t)shape[0], .k = (int32_t)shape[1]};
+        struct rows_case c = {
+            .op = op, .rows = (int32_t)shape[0], .k = (int32_t)shape[1], .heads = 1};
         float *x = golden_f32(g, i ? "swiglu.x" : "rmsnorm.x", &nx);
         float *w = golden_f32(g, "rmsnorm.w", &nw),
               *dy = golden_f32(g, i ? "swiglu.dy" : "rmsnorm.dy", &ny);
@@ -267,7 +299,7 @@ static void swiglu_ends(const char *isa) {
     static const float gate[] = {-200, -100, -88.5f, -30, 0, 30, 88.5f, 100, 200};
     enum { K = sizeof gate / sizeof *gate };
     float x[2 * K], dy[K];
-    struct rows_case c = {&swiglu_op, 1, K, x, NULL, dy};
+    struct rows_case c = {&swiglu_op, 1, K, x, NULL, dy, 1};
     double want[2 * K];
     for (int i = 0; i < K; i++) {
         x[i] = gate[i];
@@ -403,11 +435,12 @@ static void test_refused(void **state) {
     } while (0)
     struct kn_rmsnorm_back norm = {
         .x = a, .dy = a, .dx = a, .ldx = 8, .lddy = 8, .lddx = 8, .weight = a, .rows = 1, .k = 8};
-    for (int j = 0; j < 3; j++) {
+    for (int j = 0; j < 5; j++) {
         struct kn_rmsnorm_back p = norm;
         p.lddx -= j == 0;
         p.row_end = j == 1 ? 2 : 0;
         p.weight = j == 2 ? 0 : a;
+        p.heads = j == 3 ? 2 : j == 4 ? -1 : 0;
         assert_int_equal(f.ops->rmsnorm_back(f.q, &p), ERR_OK);
         assert_int_equal(f.ops->queue_wait(f.q, &info), ERR_INVALID);
     }

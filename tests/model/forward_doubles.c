@@ -92,7 +92,7 @@ void whole_tape_init(struct whole_tape *t, const struct mdl_weights *w, int32_t 
     *t = (struct whole_tape){
         .weights = w,
         .rows = rows,
-        .width = {c->hidden, attn + 2 * kv, attn, c->hidden, 2 * c->intermediate, c->hidden}};
+        .width = {c->hidden, attn + 2 * kv, attn, c->hidden, 2 * c->intermediate, c->hidden, attn}};
     for (int k = 0; k < MDL_TAPE_KINDS; k++) {
         t->layers[k] = k == MDL_TAPE_FINAL ? 1 : c->n_layers;
         size_t n = (size_t)t->layers[k] * (size_t)rows * (size_t)t->width[k];

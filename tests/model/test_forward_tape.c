@@ -2,6 +2,7 @@
 // What the tape keeps are the terms of the transformer's own equations: they are computed again
 // here in double, on the dequantised matrices, from the terms before them.
 #include "base/mem.h"
+#include "model/source_internal.h"
 #include "tests/model/forward_doubles.h"
 #include "tests/model/model_fixture.h"
 #include "tests/support/cmocka_all.h"
@@ -39,7 +40,7 @@ enum { WIDEST = 4096 };
 
 struct taped_row { // of one layer and token
     float attn_in[WIDEST], qkv[WIDEST], attn_out[WIDEST], ffn_in[WIDEST], gate_up[WIDEST],
-        next[WIDEST];
+        next[WIDEST], q[WIDEST];
 };
 
 static void read_row(const struct fx *x, const struct whole_tape *t, int32_t layer, int32_t row,
@@ -47,6 +48,8 @@ static void read_row(const struct fx *x, const struct whole_tape *t, int32_t lay
     float *const at[] = {to->attn_in, to->qkv, to->attn_out, to->ffn_in, to->gate_up};
     for (int k = 0; k < MDL_TAPE_FINAL; k++)
         whole_tape_read(t, x->queue, layer, (enum mdl_tape_kind)k, row, at[k]);
+    if (x->weights->config.qk_norm)
+        whole_tape_read(t, x->queue, layer, MDL_TAPE_Q, row, to->q);
     if (layer + 1 < x->weights->config.n_layers)
         whole_tape_read(t, x->queue, layer + 1, MDL_TAPE_ATTN_IN, row, to->next);
     else
@@ -161,13 +164,17 @@ static void test_tape(void **state) {
     fx_close(&x);
 }
 
+static void prepare_norm(struct mdl_source *src) {
+    src->config.qk_norm = true;
+}
+
 // A layer that goes through the walk once more, in slices, leaves what the tape had kept of it.
-static void test_again(void **state) {
-    (void)state;
+static void check_again(const char *model, bool norm) {
     struct ticking_clock clock;
     ticking_clock_init(&clock, 5);
     struct fx x;
-    fx_open(&x, "tests/golden/models/q8_0.gguf", &(struct fx_options){.clock = &clock.clock});
+    fx_open(&x, model,
+            &(struct fx_options){.clock = &clock.clock, .prepare = norm ? prepare_norm : NULL});
     struct whole_tape t;
     whole_tape_init(&t, x.weights, ROWS);
     struct mdl_tape tape = {whole_tape_place, &t};
@@ -185,12 +192,18 @@ static void test_again(void **state) {
     struct taped_row *before = mem_zalloc(sizeof *before), *after = mem_zalloc(sizeof *after);
     assert_non_null(before);
     assert_non_null(after);
+    if (norm) {
+        read_row(&x, &t, 0, ROWS - 1, before);
+        assert_memory_not_equal(before->q, before->qkv, sizeof(float));
+        assert_true(before->q[0] < 0 || before->q[0] > 0);
+    }
     assert_int_equal(mdl_forward_again(x.forward, x.weights->config.n_layers, t.at[0], &info),
                      ERR_INVALID);
     for (int32_t l = x.weights->config.n_layers - 1; l >= 0; l--) {
-        const int kinds[] = {MDL_TAPE_QKV, MDL_TAPE_ATTN_OUT, MDL_TAPE_FFN_IN, MDL_TAPE_GATE_UP};
+        const int kinds[] = {MDL_TAPE_QKV, MDL_TAPE_ATTN_OUT, MDL_TAPE_FFN_IN, MDL_TAPE_GATE_UP,
+                             MDL_TAPE_Q};
         read_row(&x, &t, l, ROWS - 1, before);
-        for (int k = 0; k < 4; k++) {
+        for (int k = 0; k < 5; k++) {
             size_t bytes = (size_t)ROWS * (size_t)t.width[kinds[k]] * sizeof(float);
             x.ops->discard(x.device, t.at[kinds[k]] + (kn_addr)l * bytes, bytes);
         }
@@ -206,6 +219,12 @@ static void test_again(void **state) {
     mem_free(after);
     whole_tape_fini(&t);
     fx_close(&x);
+}
+
+static void test_again(void **state) {
+    (void)state;
+    check_again("tests/golden/models/q8_0.gguf", false);
+    check_again("tests/golden/models/qwen3-q8_0.gguf", true);
 }
 
 int main(void) {

@@ -23,18 +23,25 @@ static void check_prompt(const char *what, const struct logits_prompt *p, const 
         fail_msg("%s, prompt of %d: logits differ by %g", what, p->n, worst);
 }
 
-// hf-walk has what Llama's config cannot say: the walk's parts for other families.
-static void prepare(struct mdl_source *src) {
+// What Llama's config cannot say: the walk's parts for other families.
+static void prepare_walk(struct mdl_source *src) {
     src->config.qkv_bias = true;
     src->config.qk_norm = true;
     src->config.window = 20;
+}
+
+static void prepare_qwen3(struct mdl_source *src) {
+    src->config.qk_norm = true;
 }
 
 static void check_model(const char *model, const char *isa) {
     struct fx x;
     struct logits_file g;
     fx_open(&x, model,
-            &(struct fx_options){.isa = isa, .prepare = strstr(model, "walk") ? prepare : NULL});
+            &(struct fx_options){.isa = isa,
+                                 .prepare = strstr(model, "walk")    ? prepare_walk
+                                            : strstr(model, "qwen3") ? prepare_qwen3
+                                                                     : NULL});
     logits_file_read(model, isa, &g);
     assert_int_equal(g.vocab, x.vocab);
     struct fx_batch b;
@@ -62,8 +69,9 @@ static void check_model(const char *model, const char *isa) {
 static void test_golden(void **state) {
     (void)state;
     static const char *const models[] = {
-        "f32.gguf",   "f16.gguf",    "bf16.gguf", "q8_0.gguf", "q4_0.gguf", "q4_1.gguf",
-        "mixed.gguf", "llama3.gguf", "hf-f32",    "hf-f16",    "hf-llama3", "hf-walk",
+        "f32.gguf",  "f16.gguf",   "bf16.gguf",   "q8_0.gguf",       "q4_0.gguf",
+        "q4_1.gguf", "mixed.gguf", "llama3.gguf", "hf-f32",          "hf-f16",
+        "hf-llama3", "hf-walk",    "hf-qwen3",    "qwen3-bf16.gguf", "qwen3-q8_0.gguf",
     };
     static const char *const isas[] = {"avx512bf16", "avx512", "avx2", "portable"};
     for (size_t j = 0; j < sizeof isas / sizeof *isas; j++) {

@@ -96,7 +96,7 @@ static void test_tensors(void **state) {
     assert_null(mdl_source_tensor_at(s, n_tensors));
     mdl_source_close(s);
     fclose(f);
-    assert_int_equal(n_models, 12);
+    assert_int_equal(n_models, 15);
 }
 
 static void test_config(void **state) {

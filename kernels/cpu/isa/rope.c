@@ -78,6 +78,9 @@ static void rope_token(const struct kn_rope_kv *p, int32_t token, struct cpu_tas
     const float *table = (const float *)p->table + (int64_t)token * d;
     float *q = (float *)p->qkv + token * p->ldqkv, *k = q + p->heads * d;
     float *v = k + p->shape.kv_heads * d;
+    size_t width = (size_t)p->heads * (size_t)d;
+    if (p->q_in)
+        memcpy((float *)p->q_in + (size_t)token * width, q, width * sizeof *q);
     for (int32_t h = 0; h < p->heads; h++)
         rotate_head(q + h * d, q + h * d, d, table, (const float *)p->q_norm, p->eps);
     for (int32_t h = 0; h < p->shape.kv_heads; h++) {

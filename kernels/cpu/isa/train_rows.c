@@ -53,11 +53,14 @@ static void norm_row_back(const struct kn_rmsnorm_back *p, const float *x, const
 
 void ISA(cpu_rmsnorm_back)(const void *params, struct cpu_task *t) {
     const struct kn_rmsnorm_back *p = params;
+    int32_t heads = p->heads > 0 ? p->heads : 1;
     for (int32_t begin, end;
-         claim_between(t, p->row_begin, p->row_end, p->rows, p->k, &begin, &end);)
+         claim_between(t, p->row_begin, p->row_end, p->rows, heads * p->k, &begin, &end);)
         for (int32_t r = begin; r < end; r++)
-            norm_row_back(p, (const float *)p->x + r * p->ldx, (const float *)p->dy + r * p->lddy,
-                          (float *)p->dx + r * p->lddx);
+            for (int32_t h = 0; h < heads; h++)
+                norm_row_back(p, (const float *)p->x + r * p->ldx + h * p->k,
+                              (const float *)p->dy + r * p->lddy + h * p->k,
+                              (float *)p->dx + r * p->lddx + h * p->k);
 }
 
 // ---- SwiGLU

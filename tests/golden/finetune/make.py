@@ -33,9 +33,13 @@ from reference import HERE, Adapter, Base, Noise, Reference, adamw, f32, peft_mo
 STEPS = 20
 ADAMW = dict(lr=1e-3, beta1=0.9, beta2=0.99, eps=1e-6, decay=0.01, max_norm=1.0)
 # name: base, rounding, adapter
-FILES = {name: (name, "usual", {}) for name in ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "mixed", "llama3", "walk")}
-FILES |= {name + ".bf16": (name, "bf16", {}) for name in ("f32", "bf16", "q8_0", "llama3")}
+FILES = {name: (name, "usual", {}) for name in ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "mixed", "llama3", "walk",
+                                                  "walk-norm", "qwen3", "qwen3-bf16", "qwen3-q8_0")}
+FILES |= {name + ".bf16": (name, "bf16", {}) for name in ("f32", "bf16", "q8_0", "llama3", "qwen3-bf16")}
 FILES["f32-rslora"] = ("f32", "usual", dict(r=5, alpha=3.0, rslora=True, targets=[0, 2, 3, 6]))
+# Where the search for rows begins. With seed 716 a value of step 13 lies so near a boundary that two ISA levels of an
+# engine round it apart from the third, which none of the runs with noise shows.
+FIRST_SEED = {"qwen3": 717}
 
 
 def sequences(rng, base, rounding):
@@ -118,8 +122,8 @@ def curve(base, new, row, rounding):
     return np.array(out)
 
 
-def find_rows(base, make_adapter, rounding):
-    for seed in range(20000):
+def find_rows(base, make_adapter, rounding, first):
+    for seed in range(first, 20000):
         rng = np.random.default_rng(seed)
         adapter, rows = make_adapter(rng), sequences(rng, base, rounding)
         Noise.least = np.inf
@@ -139,7 +143,8 @@ def make(name):
     base_name, rounding, options = FILES[name]
     base = Base(base_name)
     Noise.small = 1 / 64 if rounding == "bf16" else 0
-    seed, adapter, rows = find_rows(base, lambda rng: Adapter(base, rng, **options), rounding)
+    seed, adapter, rows = find_rows(base, lambda rng: Adapter(base, rng, **options), rounding,
+                                    FIRST_SEED.get(name, 0))
     compare_with_peft(base, adapter, rows)
     finite_differences(base, adapter, rows)
     out = struct.pack("<4sIIIfIII", b"GLFT", 2, base.layers, adapter.r, adapter.alpha, adapter.rslora,

@@ -35,20 +35,22 @@ models = load("models", "../../../scripts/make-test-models.py")
 TARGETS = ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
            "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"]
 QUANTISED = {"Q8_0", "Q4_0", "Q4_1"}
-# What training has of other families: biases of q, k, v (Qwen2), a sliding window (Mistral).
+# What training has of other families: biases of q, k, v (Qwen2), a sliding window (Mistral), and the two with the norms
+# of q's and k's heads.
 WALK = dict(models.MODELS["hf-walk"], qk_norm=False, window=3)
+FOLDERS = {"walk": ("hf-walk", WALK), "walk-norm": ("hf-walk", dict(WALK, qk_norm=True)),
+           "qwen3": ("hf-qwen3", models.MODELS["hf-qwen3"])}
 
 
 class Base:
     """A model file's weights under the names of transformers, q and k in half-split order."""
 
     def __init__(self, name):
-        file = "hf-walk" if name == "walk" else name + ".gguf"
-        self.m = WALK if name == "walk" else models.MODELS[file]
+        file, self.m = FOLDERS.get(name) or (name + ".gguf", models.MODELS[name + ".gguf"])
         self.path, self.name = os.path.join(models.ROOT, file), name
         self.layers, self.vocab = models.LAYERS, models.VOCAB
         self.w, self.types = {}, {}
-        tensors = self.from_folder() if name == "walk" else self.from_gguf()
+        tensors = self.from_folder() if name in FOLDERS else self.from_gguf()
         for key, x, t in tensors:
             self.w[key], self.types[key] = torch.tensor(x.astype(np.float64)), t
         if self.m["tied"]:
@@ -58,7 +60,7 @@ class Base:
 
     def from_folder(self):
         for key, x in load_file(os.path.join(self.path, "model.safetensors")).items():
-            if "_norm.weight" not in key.split("self_attn")[-1] or "self_attn" not in key:
+            if self.m.get("qk_norm") or "self_attn" not in key or "_norm.weight" not in key:
                 yield key, x.numpy(), "F32"
 
     def from_gguf(self):
@@ -219,8 +221,11 @@ class Reference:
 
     def attention(self, x, p):
         m, n = self.m, x.shape[0]
-        q = self.rotate(self.linear(x, p + TARGETS[0]).reshape(n, m["heads"], m["dim"]))
-        k = self.rotate(self.linear(x, p + TARGETS[1]).reshape(n, m["kv"], m["dim"]))
+        q = self.linear(x, p + TARGETS[0]).reshape(n, m["heads"], m["dim"])
+        k = self.linear(x, p + TARGETS[1]).reshape(n, m["kv"], m["dim"])
+        if m.get("qk_norm"):
+            q, k = (self.norm(t, f"model.layers.{p}self_attn.{c}_norm") for t, c in ((q, "q"), (k, "k")))
+        q, k = self.rotate(q), self.rotate(k)
         v = self.linear(x, p + TARGETS[2]).reshape(n, m["kv"], m["dim"])
         q = q * np.log2(np.e) / np.sqrt(m["dim"])
         if self.rounding:
