@@ -116,19 +116,23 @@ void jw_int(struct json_w *w, int64_t v) {
     jw_raw(w, text, (size_t)n);
 }
 
+size_t jw_num_text(double v, char out[JW_NUM_TEXT]) {
+    int n = 0;
+    for (int digits = 6; digits <= 17; digits++) {
+        n = snprintf(out, JW_NUM_TEXT, "%.*g", digits, v);
+        if (strtod(out, NULL) == v)
+            break;
+    }
+    return (size_t)n;
+}
+
 void jw_num(struct json_w *w, double v) {
     if (!isfinite(v)) {
         jw_null(w);
         return;
     }
-    char text[32];
-    int n = 0;
-    for (int digits = 6; digits <= 17; digits++) {
-        n = snprintf(text, sizeof text, "%.*g", digits, v);
-        if (strtod(text, NULL) == v)
-            break;
-    }
-    jw_raw(w, text, (size_t)n);
+    char text[JW_NUM_TEXT];
+    jw_raw(w, text, jw_num_text(v, text));
 }
 
 void jw_bool(struct json_w *w, bool v) {

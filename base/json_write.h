@@ -7,6 +7,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+enum { JW_NUM_TEXT = 32 };
+// The shortest text that reads back as the same number; its length.
+size_t jw_num_text(double v, char out[JW_NUM_TEXT]);
+
 struct json_w {
     struct buf *out;
     bool comma; // the next value needs one before it

@@ -2,6 +2,7 @@
 // Families are a list in the order of their making; each has a list of series. A series owns its
 // numbers or, for an alias, points to another's. Numbers are doubles in atomic 64-bit words.
 #include "base/metrics.h"
+#include "base/json_write.h"
 #include "base/mem.h"
 #include <math.h>
 #include <stdatomic.h>
@@ -240,11 +241,8 @@ void metrics_escape_label(struct buf *out, const char *value) {
 }
 
 static void expose_number(struct buf *out, double v) {
-    char text[32];
-    int n = snprintf(text, sizeof text, "%.15g", v);
-    if (strtod(text, NULL) != v)
-        n = snprintf(text, sizeof text, "%.17g", v);
-    buf_append(out, text, (size_t)n);
+    char text[JW_NUM_TEXT];
+    buf_append(out, text, jw_num_text(v, text));
     buf_putc(out, '\n');
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "finetune/job_spec.h"
+#include "base/json_value.h"
 #include "base/mem.h"
 #include "base/utf8.h"
 #include <math.h>
@@ -492,26 +493,18 @@ enum err ft_job_spec_store(const json_t *body, int64_t seed, char **out, struct 
                                         "metadata", "hyperparameters", "method",          "graft"};
     json_t *o = json_object();
     bool ok = o && !json_object_set_new(o, "seed", json_integer(seed));
+    *out = NULL;
     for (size_t i = 0; ok && i < sizeof known / sizeof *known; i++) {
         json_t *v = json_object_get(body, known[i]);
         if (v && !json_is_null(v))
             ok = !json_object_set(o, known[i], v);
     }
-    size_t n = ok ? json_dumpb(o, NULL, 0, JSON_COMPACT) : 0;
-    enum err e = ERR_OK;
-    *out = NULL;
-    if (n > FT_REQUEST_MAX)
+    enum err e = ok ? json_value_text(o, FT_REQUEST_MAX, out) : ERR_NOMEM;
+    if (e == ERR_LIMIT)
         e = err_set(info, ERR_TOO_LARGE, NULL, "the job's fields take more than %d bytes",
                     FT_REQUEST_MAX);
-    else if (n == 0 || (*out = mem_alloc(n + 1)) == NULL ||
-             json_dumpb(o, *out, n, JSON_COMPACT) != n)
-        e = err_set(info, ERR_NOMEM, NULL, "out of memory");
-    if (!e)
-        (*out)[n] = '\0';
-    else {
-        mem_free(*out);
-        *out = NULL;
-    }
+    else if (e)
+        err_set(info, e, NULL, "out of memory");
     json_decref(o);
     return e;
 }

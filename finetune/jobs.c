@@ -3,6 +3,7 @@
 // does to them is in job_moves.c.
 #include "finetune/jobs.h"
 #include "base/buf.h"
+#include "base/json_write.h"
 #include "base/mem.h"
 #include "finetune/cleanup.h"
 #include "finetune/files.h"
@@ -177,17 +178,22 @@ static enum err check_file(struct ft_home *h, uint64_t tenant, const char *param
     return ERR_OK;
 }
 
+static void put_num(struct buf *out, double v) {
+    char text[JW_NUM_TEXT];
+    buf_append(out, text, jw_num_text(v, text));
+}
+
 static void write_hyper(const struct ft_job_spec *s, struct buf *out) {
     buf_puts(out, "{\"batch_size\":");
     s->batch_size ? buf_printf(out, "%lld", (long long)s->batch_size) : buf_puts(out, "\"auto\"");
     buf_puts(out, ",\"learning_rate_multiplier\":");
-    s->learning_rate_multiplier > 0 ? buf_printf(out, "%.17g", s->learning_rate_multiplier)
+    s->learning_rate_multiplier > 0 ? put_num(out, s->learning_rate_multiplier)
                                     : buf_puts(out, "\"auto\"");
     buf_puts(out, ",\"n_epochs\":");
     s->n_epochs ? buf_printf(out, "%lld", (long long)s->n_epochs) : buf_puts(out, "\"auto\"");
     if (s->dpo) {
         buf_puts(out, ",\"beta\":");
-        s->beta > 0 ? buf_printf(out, "%.17g", s->beta) : buf_puts(out, "\"auto\"");
+        s->beta > 0 ? put_num(out, s->beta) : buf_puts(out, "\"auto\"");
     }
     buf_putc(out, '}');
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "finetune/manifest.h"
 #include "base/durable.h"
-#include "base/json_write.h"
+#include "base/json_value.h"
+#include "base/mem.h"
 #include "finetune/checkpoint_internal.h"
 #include <inttypes.h>
 #include <string.h>
@@ -65,7 +66,10 @@ void ft_manifest_origin(struct json_w *w, const struct ft_manifest *m) {
                  {"retention_class", m->retention_class}};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         jw_kstr(w, texts[i].key, texts[i].value);
-    jw_kint(w, "seed", (int64_t)m->seed);
+    if (m->no_seed)
+        jw_knull(w, "seed");
+    else
+        jw_kint(w, "seed", (int64_t)m->seed);
     jw_kint(w, "created_at", m->created_at);
     put_json(w, "kernel_sets", m->kernel_sets);
     put_json(w, "hyperparameters", m->hyperparameters);
@@ -91,13 +95,13 @@ enum err ft_manifest_write(int dir, enum ft_manifest_kind kind, const struct ft_
     jw_kint(&w, "version", VERSION);
     jw_kstr(&w, "kind", kind_names[kind]);
     ft_manifest_origin(&w, m);
-    jw_key(&w, "metrics");
     if (s) {
+        jw_key(&w, "metrics");
         jw_obj(&w);
         ft__state_fields(&w, s);
         jw_obj_end(&w);
     } else {
-        jw_null(&w);
+        put_json(&w, "metrics", m->metrics);
     }
     enum err e = put_files(dir, &w, files, n, info);
     jw_obj_end(&w);
@@ -180,6 +184,55 @@ static enum err check(const json_t *m, struct err_info *info) {
         return bad(info, "kind must be checkpoint, adapter or export");
     enum err e = ft_manifest_check_origin(m, MANIFEST, info);
     return e ? e : check_files(json_object_get(m, "files"), info);
+}
+
+// *out is NULL for what is not there.
+static enum err dump(const json_t *o, const char *key, char **out) {
+    const json_t *v = json_object_get(o, key);
+    *out = NULL;
+    return v && !json_is_null(v) ? json_value_text(v, 0, out) : ERR_OK;
+}
+
+enum err ft_manifest_take(const json_t *o, struct ft_manifest *out, struct ft_manifest_json *own,
+                          struct err_info *info) {
+    const json_t *seed = json_object_get(o, "seed");
+    *own = (struct ft_manifest_json){0};
+    *out = (struct ft_manifest){0};
+    enum err e;
+    if ((e = dump(o, "hyperparameters", &own->hyperparameters)) ||
+        (e = dump(o, "kernel_sets", &own->kernel_sets)) || (e = dump(o, "metrics", &own->metrics)))
+        return err_set(info, e, NULL, "out of memory for a manifest");
+#define TEXT(key) .key = json_string_value(json_object_get(o, #key))
+    *out = (struct ft_manifest){
+        TEXT(run_id),
+        TEXT(base_model),
+        TEXT(base_digest),
+        TEXT(tokenizer_digest),
+        TEXT(template_digest),
+        TEXT(dataset_digest),
+        TEXT(validation_digest),
+        TEXT(code_version),
+        TEXT(kernel_set),
+        TEXT(method),
+        TEXT(precision),
+        TEXT(parent),
+        TEXT(retention_class),
+        .hyperparameters = own->hyperparameters,
+        .kernel_sets = own->kernel_sets,
+        .metrics = own->metrics,
+        .seed = (uint64_t)json_integer_value(seed),
+        .no_seed = !json_is_integer(seed),
+        .created_at = json_integer_value(json_object_get(o, "created_at")),
+    };
+#undef TEXT
+    return ERR_OK;
+}
+
+void ft_manifest_drop(struct ft_manifest_json *own) {
+    mem_free(own->hyperparameters);
+    mem_free(own->kernel_sets);
+    mem_free(own->metrics);
+    *own = (struct ft_manifest_json){0};
 }
 
 enum err ft_manifest_parse(const char *text, size_t len, json_t **out, struct err_info *info) {

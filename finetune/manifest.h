@@ -34,7 +34,9 @@ struct ft_manifest {
     const char *code_version, *kernel_set, *method, *precision, *parent, *retention_class;
     // JSON: an object, which on resume must be the same; a list of {from_step, kernel_set}
     const char *hyperparameters, *kernel_sets;
+    const char *metrics; // JSON, where ft_manifest_write gets no state
     uint64_t seed;
+    bool no_seed;       // null in the file
     int64_t created_at; // Unix seconds
 };
 
@@ -48,6 +50,15 @@ enum err ft_manifest_write(int dir, enum ft_manifest_kind kind, const struct ft_
 void ft_manifest_origin(struct json_w *w, const struct ft_manifest *m);
 // Those fields of an object from outside: texts are texts without NUL, and short. `file` is for the error.
 enum err ft_manifest_check_origin(const json_t *o, const char *file, struct err_info *info);
+
+// The other way: what an object that was checked says of where something comes from. Texts point into it.
+// Ended by drop, also after an error (ERR_NOMEM).
+struct ft_manifest_json {
+    char *hyperparameters, *kernel_sets, *metrics;
+};
+enum err ft_manifest_take(const json_t *o, struct ft_manifest *out, struct ft_manifest_json *own,
+                          struct err_info *info);
+void ft_manifest_drop(struct ft_manifest_json *own);
 
 // The manifest, compared with COMPLETE and checked: its kind, and the name, size and digest of each file.
 // *out is the caller's. ERR_FORMAT: what is wrong; ERR_NOT_FOUND: the folder has no manifest.json.

@@ -134,7 +134,7 @@ static enum err read_and_keep(struct reading *x) {
     enum err e = adp_load(h->registry, x->l->name, &from, &x->v, x->info);
     if (e || h->dir < 0 || x->l->in_its_folder)
         return e;
-    e = adapter_store_copy(h, x->v, x->info);
+    e = adapter_store_copy(h, x->v, x->path, x->info);
     if (e && rolled)
         adp_verified(x->v, e, x->info);
     return e;

@@ -3,7 +3,7 @@
 // operator asked for at start, and the folder that keeps adapters over a restart.
 //
 // <data-dir>/adapters/state.json    which versions there are, what is active; written last
-// <data-dir>/adapters/v<number>/    a version's files, copied when it was loaded
+// <data-dir>/adapters/v<number>/    a version's files, copied when it was loaded, with a manifest
 //
 // Changes are made one after another on one thread of their own (`admin`), so they need no lock; what
 // takes long of them is done by a thread of low priority (`gentle`) while that one waits. The first are
@@ -29,6 +29,9 @@ struct adapter_host {
     const struct log *log;
     int dir; // <data-dir>/adapters; -1: nothing is kept
     char path[512];
+    // Writes what the copy of a folder comes from, and its mark, into the copy; blocks. NULL: nothing.
+    enum err (*seal)(void *arg, int dir, const char *source, struct err_info *info);
+    void *seal_arg;
     struct reserve *reserve; // given up where the disk is full, or NULL; its owner's
     struct buf saved;        // what state.json holds; empty: it is not there
     bool unsaved;            // or is not known: a save failed, and then putting it back
@@ -84,5 +87,6 @@ enum err adapter_store_save(struct adapter_host *h, const struct adp_change *c,
                             struct err_info *info);
 // Whether the name is name@version of a version that does not outlast the process.
 bool adapter_store_forgets(const struct adapter_host *h, const char *name);
-enum err adapter_store_copy(struct adapter_host *h, struct adp_version *v, struct err_info *info);
+enum err adapter_store_copy(struct adapter_host *h, struct adp_version *v, const char *source,
+                            struct err_info *info);
 void adapter_store_clean(struct adapter_host *h); // folders that nobody needs any more

@@ -179,7 +179,8 @@ bool adapter_store_forgets(const struct adapter_host *h, const char *name) {
     return !adp_list(h->registry, note_kept, &f) && !f.kept;
 }
 
-enum err adapter_store_copy(struct adapter_host *h, struct adp_version *v, struct err_info *info) {
+enum err adapter_store_copy(struct adapter_host *h, struct adp_version *v, const char *source,
+                            struct err_info *info) {
     char name[32], path[sizeof h->path + 32];
     const struct mdl_adapter *a;
     int fd;
@@ -195,6 +196,8 @@ enum err adapter_store_copy(struct adapter_host *h, struct adp_version *v, struc
     }
     if (!e)
         e = durable_sync_dir(fd, info);
+    if (!e && h->seal)
+        e = h->seal(h->seal_arg, fd, source, info);
     close(fd);
     if (!e && (e = adp_set_path(v, path)))
         err_set(info, e, NULL, "out of memory for an adapter");

@@ -182,8 +182,9 @@ void api_colocation_expose(const struct app *app, struct buf *out) {
         for (int32_t k = 0; k < r->n; k++) {
             struct eng_colocation c;
             eng_colocation(r->engine[k], &c);
-            buf_printf(out, "%s{replica=\"%d\"%s} %.17g\n", s->name, (int)k, s->labels,
-                       s->value(&c));
+            char text[JW_NUM_TEXT];
+            (void)jw_num_text(s->value(&c), text);
+            buf_printf(out, "%s{replica=\"%d\"%s} %s\n", s->name, (int)k, s->labels, text);
         }
     }
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Fine-tuning objects as the API gives them.
 #include "base/json_load.h"
+#include "base/json_value.h"
 #include "base/mem.h"
 #include "gateway/api_jobs.h"
 #include <jansson.h>
@@ -10,15 +11,7 @@
 // A value of the stored request, or null.
 static void write_json(struct json_w *w, const char *key, const json_t *v) {
     jw_key(w, key);
-    size_t n = v ? json_dumpb(v, NULL, 0, JSON_COMPACT | JSON_ENCODE_ANY) : 0;
-    char *text = n ? mem_alloc(n) : NULL;
-    if (text && json_dumpb(v, text, n, JSON_COMPACT | JSON_ENCODE_ANY) == n)
-        jw_raw(w, text, n);
-    else if (v)
-        w->out->failed = ERR_NOMEM;
-    else
-        jw_null(w);
-    mem_free(text);
+    jw_value(w, v);
 }
 
 static void write_time(struct json_w *w, const char *key, int64_t t) {

@@ -196,6 +196,9 @@ enum err data_host_open(struct data_host *h, const struct serve_options *o, stru
     if (e)
         return e;
     model->adapters.reserve = &h->home.reserve;
+    h->manifest = (struct adapter_manifest){app, log};
+    model->adapters.seal = adapter_manifest_write;
+    model->adapters.seal_arg = &h->manifest;
     e = io_pool_create((int)o->io_threads, IO_WAITING, &h->api.io);
     if (e)
         return err_set(info, e, NULL, "cannot start the I/O threads");

@@ -3,6 +3,7 @@
 // moves jobs along. Wires jobs to the model that is served. Main thread.
 #pragma once
 #include "finetune/job_validate.h"
+#include "gateway/adapter_manifest.h"
 #include "gateway/api_data.h"
 #include "gateway/app.h"
 #include "gateway/job_runner.h"
@@ -13,6 +14,7 @@ struct data_host {
     struct api_data api; // the routes' argument; works without a data folder, too
     struct ft_validator validator;
     struct job_runner runner;
+    struct adapter_manifest manifest;
     struct app *app;
 };
 

@@ -175,59 +175,22 @@ static enum err list_files(int dir, const char *prefix, int depth, struct ft_nam
     return e;
 }
 
-static const char *text_of(const json_t *run, const char *key) {
-    return json_string_value(json_object_get(run, key));
-}
-
 // What the run says of itself; a job that never ran has said nothing.
-static struct ft_manifest origin_of(const struct writing *w, const json_t *run, const char *hyper,
-                                    const char *sets) {
-    return (struct ft_manifest){
-        .run_id = w->job.id,
-        .base_model = text_of(run, "base_model"),
-        .base_digest = text_of(run, "base_digest"),
-        .tokenizer_digest = text_of(run, "tokenizer_digest"),
-        .template_digest = text_of(run, "template_digest"),
-        .dataset_digest = text_of(run, "dataset_digest"),
-        .validation_digest = text_of(run, "validation_digest"),
-        .code_version = GRAFT_VERSION,
-        .kernel_set = text_of(run, "kernel_set"),
-        .method = text_of(run, "method"),
-        .precision = text_of(run, "precision"),
-        .retention_class = text_of(run, "retention_class"),
-        .hyperparameters = hyper,
-        .kernel_sets = sets,
-        .seed = (uint64_t)w->job.seed,
-        .created_at = ft_now(w->s->home),
-    };
-}
-
-// *out is NULL for what is not there; mem_free.
-static enum err dump(const json_t *run, const char *key, char **out) {
-    const json_t *v = json_object_get(run, key);
-    size_t n = v && !json_is_null(v) ? json_dumpb(v, NULL, 0, JSON_COMPACT) : 0;
-    *out = n ? mem_alloc(n + 1) : NULL;
-    if (n && (!*out || json_dumpb(v, *out, n, JSON_COMPACT) != n))
-        return ERR_NOMEM;
-    if (n)
-        (*out)[n] = '\0';
-    return ERR_OK;
-}
-
 static enum err write_manifest(const struct writing *w, const json_t *run,
                                const struct ft_names *x) {
-    char *hyper = NULL, *sets = NULL;
-    enum err e = dump(run, "hyperparameters", &hyper);
-    if (!e)
-        e = dump(run, "kernel_sets", &sets);
-    if (e)
-        err_set(w->info, e, NULL, "out of memory");
-    const struct ft_manifest m = origin_of(w, run, hyper, sets);
+    struct ft_manifest m;
+    struct ft_manifest_json own;
+    enum err e = ft_manifest_take(run, &m, &own, w->info);
+    m.run_id = w->job.id;
+    m.code_version = GRAFT_VERSION;
+    m.parent = NULL;
+    m.seed = (uint64_t)w->job.seed;
+    m.no_seed = false;
+    m.created_at = ft_now(w->s->home);
     if (!e)
         e = ft_manifest_write(w->to, FT_MANIFEST_EXPORT, &m, NULL, (const char *const *)x->items,
                               x->n, w->info);
-    mem_free(hyper);
-    mem_free(sets);
+    ft_manifest_drop(&own);
     return e;
 }
 

@@ -151,7 +151,7 @@ static enum err open_model(struct job_runner *r, struct err_info *info) {
     t->config = h->config;
     t->device = h->device;
     t->weights = h->weights;
-    t->base_name = h->name;
+    t->base_name = r->app->names[0]; // what clients know it by
     t->tokenizer = h->tokenizer;
     t->chat_template = h->template;
     t->retention_class = r->run->spec.retention_class;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gateway/train_run.h"
 #include "base/durable.h"
+#include "base/json_write.h"
 #include "model/adapter.h"
 #include <stdio.h>
 #include <string.h>
@@ -199,7 +200,7 @@ static bool value_text(const json_t *v, char out[TEXT]) {
     if (json_is_integer(v))
         snprintf(out, TEXT, "%lld", (long long)json_integer_value(v));
     else if (json_is_real(v))
-        snprintf(out, TEXT, "%.17g", json_real_value(v));
+        (void)jw_num_text(json_real_value(v), out);
     else if (json_is_boolean(v))
         snprintf(out, TEXT, "%s", json_is_true(v) ? "true" : "false");
     else if (s && json_string_length(v) < TEXT && strlen(s) == json_string_length(v))

@@ -3,12 +3,13 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import tempfile
 import unittest
 
 import openai
 
-from server import ROOT, Server
+from server import BIN, ROOT, Server
 
 BASE = os.path.join(ROOT, "tests/golden/models/hf-f32")
 ADAPTERS = os.path.join(ROOT, "tests/golden/adapters")
@@ -243,6 +244,9 @@ class Lasting(unittest.TestCase):
                          [(2, "ready", True), (3, "active", False)])
         self.assertEqual(listed["aliases"], [{"alias": "prod", "target": "a"}])
         self.assertEqual(sorted(os.listdir(os.path.join(self.folder, "data/adapters"))), ["state.json", "v2", "v3"])
+        for folder in ("v2", "v3"):
+            r = subprocess.run([BIN, "verify", os.path.join(self.folder, "data/adapters", folder)], capture_output=True)
+            self.assertEqual(r.returncode, 0, r.stdout)
         self.post(server, "/admin/v1/adapters/a/rollback", None)
         self.assertEqual(tokens_of(server, "prod")[1], "a@2")
         self.post(server, "/admin/v1/adapters", {"name": "a", "path": path("all"), "promote": False})

@@ -1,14 +1,17 @@
 """What becomes of a trained model: release gates on its answers, samples before and after, verification's event,
 cancelling while it is published, a process that dies then."""
+import glob
 import json
 import os
 import signal
+import subprocess
 import threading
 import time
 import unittest
 
 import openai
 import test_finetune
+from server import BIN
 
 PROMPT = "abab 3"
 MESSAGES = [{"role": "user", "content": PROMPT}]
@@ -228,6 +231,18 @@ class Names(test_finetune.Trainer):
         self.assertEqual(names[1], job.fine_tuned_model + ":ckpt-step-18")
         final = self.ask(job.fine_tuned_model)
         self.assertEqual(self.ask(names[0]), final)
+        # The version in the data folder says what the job's adapter does; the base is called as clients call it.
+        made = []
+        for folder in (os.path.join(self.folder, "jobs", job.id, "adapter"), *glob.glob(os.path.join(self.folder, "adapters/v*"))):
+            with open(os.path.join(folder, "manifest.json"), encoding="utf-8") as f:
+                made.append(json.load(f))
+            self.assertEqual(made[-1].pop("created_at") > 0, True)
+            made[-1].pop("files")
+            r = subprocess.run([BIN, "verify", folder], capture_output=True)
+            self.assertEqual(r.returncode, 0, r.stdout)
+        self.assertEqual(len(made), 2)
+        self.assertEqual(made[0], made[1])
+        self.assertEqual((made[1]["run_id"], made[1]["base_model"]), (job.id, "tiny"))
         self.alias("early", names[2])  # loads what it is to stand for
         early = self.ask("early")
         # All at once, before they are loaded.

@@ -4,7 +4,10 @@
 // each call to the disk failing once.
 #include "base/diskio.h"
 #include "base/durable.h"
+#include "finetune/manifest.h"
+#include "finetune/verify.h"
 #include "gateway/adapter_host.h"
+#include "gateway/adapter_manifest.h"
 #include "model/source.h"
 #include "tests/base/disk_replay.h"
 #include "tests/support/assert_ok.h"
@@ -34,8 +37,11 @@ struct host {
     struct serve_options options;
     struct app app;
     struct log log;
+    struct adapter_manifest manifest;
     int dir;
 };
+
+static const char *const served_names[] = {"served"};
 
 static enum err open_host(const struct world *w, struct host *h, const char *path,
                           struct err_info *info) {
@@ -47,6 +53,11 @@ static enum err open_host(const struct world *w, struct host *h, const char *pat
     h->options.data_dir = path;
     h->dir = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     assert_true(h->dir >= 0);
+    h->app.names = served_names;
+    h->app.n_names = 1;
+    h->manifest = (struct adapter_manifest){&h->app, &h->log};
+    h->adapters.seal = adapter_manifest_write;
+    h->adapters.seal_arg = &h->manifest;
     return adapter_host_open(&h->adapters, &h->options, h->dir, mdl_source_config(w->source),
                              &h->app, &h->log, info);
 }
@@ -445,6 +456,100 @@ static void test_alias_without_target(void **state) {
     close_host(&h);
 }
 
+// ---- manifests
+
+static void no_flaw(void *arg, const char *file, enum err e, const char *what) {
+    (void)arg;
+    if (e)
+        fail_msg("%s: %s", file, what);
+}
+
+static json_t *manifest_of(const struct host *h, uint64_t version) {
+    char path[sizeof h->adapters.path + 32];
+    const struct ft_verify v = {.tell = no_flaw};
+    struct ft_verify_result r;
+    struct err_info info = {0};
+    json_t *m;
+    snprintf(path, sizeof path, "%s/v%llu", h->adapters.path, (unsigned long long)version);
+    assert_ok(ft_verify(path, &v, &r, &info), &info);
+    assert_string_equal(r.kind, "adapter");
+    assert_int_equal(r.wrong, 0);
+    int dir = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    assert_true(dir >= 0);
+    assert_ok(ft_manifest_read(dir, &m, &info), &info);
+    close(dir);
+    return m;
+}
+
+static const char *text_in(const json_t *m, const char *key) {
+    return json_string_value(json_object_get(m, key));
+}
+
+static void copy_file(const char *from, int to, const char *name) {
+    struct err_info info = {0};
+    int dir = open(from, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    assert_ok(ft_file_copy(dir, name, to, name, &info), &info);
+    close(dir);
+}
+
+// A folder as a run leaves it; `damaged`: its adapter is not what its manifest is about.
+static void make_source(const char *path, bool damaged) {
+    static const char *const names[] = {"adapter_config.json", "adapter_model.safetensors"};
+    const struct ft_manifest origin = {.run_id = "run-1",
+                                       .base_model = "elsewhere",
+                                       .base_digest = "abc",
+                                       .code_version = "0.0.1",
+                                       .method = "supervised",
+                                       .hyperparameters = "{\"learning_rate\":0.1}",
+                                       .metrics = "{\"train_loss\":0.25}",
+                                       .seed = 7};
+    struct err_info info = {0};
+    int dir;
+    assert_ok(durable_make(path, 0700, &dir, &info), &info);
+    for (int i = 0; i < 2; i++)
+        copy_file(damaged && i ? GOLDEN "all" : GOLDEN "qv", dir, names[i]);
+    assert_ok(ft_manifest_write(dir, FT_MANIFEST_ADAPTER, &origin, NULL, names, 2, &info), &info);
+    if (damaged)
+        copy_file(GOLDEN "qv", dir, names[1]);
+    close(dir);
+}
+
+// Each version says what it comes from, and graft verify accepts its folder.
+static void test_manifests(void **state) {
+    struct world *w = *state;
+    struct host h;
+    struct err_info info = {0};
+    char from[TEMP_PATH + 16];
+    start_anew(w, &h, false);
+    assert_ok(load(&h, "a", GOLDEN "qv", true, &info), &info);
+    json_t *m = manifest_of(&h, 1);
+    assert_string_equal(text_in(m, "base_model"), "served");
+    assert_true(json_is_null(json_object_get(m, "run_id")));
+    assert_true(json_is_null(json_object_get(m, "seed")));
+    assert_true(json_integer_value(json_object_get(m, "created_at")) > 0);
+    json_decref(m);
+    snprintf(from, sizeof from, "%s/from", w->folder);
+    make_source(from, false);
+    assert_ok(load(&h, "a", from, true, &info), &info);
+    m = manifest_of(&h, 2);
+    assert_string_equal(text_in(m, "run_id"), "run-1");
+    assert_string_equal(text_in(m, "base_digest"), "abc");
+    assert_string_equal(text_in(m, "code_version"), "0.0.1");
+    assert_int_equal(json_integer_value(json_object_get(m, "seed")), 7);
+    const json_t *rate = json_object_get(json_object_get(m, "hyperparameters"), "learning_rate");
+    assert_true(json_real_value(rate) == 0.1);
+    const json_t *loss = json_object_get(json_object_get(m, "metrics"), "train_loss");
+    assert_true(json_real_value(loss) == 0.25);
+    json_decref(m);
+    temp_remove(from);
+    make_source(from, true);
+    assert_ok(load(&h, "a", from, true, &info), &info);
+    m = manifest_of(&h, 3);
+    assert_true(json_is_null(json_object_get(m, "run_id"))); // it is of another adapter
+    json_decref(m);
+    close_host(&h);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_power_loss, setup, teardown),
@@ -454,6 +559,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_roll_back_first, setup, teardown),
         cmocka_unit_test_setup_teardown(test_states_last, setup, teardown),
         cmocka_unit_test_setup_teardown(test_alias_of_number, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_manifests, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
