@@ -12,6 +12,7 @@
 #include "base/options.h"
 #include "finetune/lora/unit.h"
 #include "kernels/bench/limits.h"
+#include "model/bench/profile.h"
 #include "model/source.h"
 #include <stddef.h>
 #include <stdio.h>
@@ -24,7 +25,7 @@ struct options {
     int64_t tokens, r, reps, threads, slice_us;
     const char *isa;
     double dropout;
-    bool forget, cpu_time, json;
+    bool forget, cpu_time, json, profile;
 };
 
 #define AT(f) offsetof(struct options, f)
@@ -39,6 +40,8 @@ static const struct opt_def defs[] = {
     {OPT_FLAG, "forget", AT(forget), NULL, "false", 0, 0, NULL, "Keep no activations.", false},
     {OPT_FLAG, "cpu-time", AT(cpu_time), NULL, "false", 0, 0, NULL,
      "Count CPU time; with --threads 1 on a busy machine.", false},
+    {OPT_FLAG, "profile", AT(profile), NULL, "false", 0, 0, NULL,
+     "Wait after each operation and print where the time goes.", false},
     {OPT_FLAG, "json", AT(json), NULL, "false", 0, 0, NULL, "One line of JSON.", false},
 };
 static const struct opt_table table = {
@@ -85,6 +88,8 @@ static void open_model(struct bench *b, const char *path) {
     check(mdl_source_open(path, &src, &info), &info);
     check(mdl_weights_load(src, b->ops, b->device, 0, 1, NULL, &b->w, &info), &info);
     mdl_source_close(src);
+    if (b->o.profile)
+        b->w->ops = b->ops = profile_ops(b->ops);
     struct kn_device_info dev;
     b->ops->info(b->device, &dev);
     if (!b->o.json)
@@ -251,6 +256,7 @@ int main(int argc, char **argv) {
     open_unit(&b);
     run_rep(&b); // touches the memory
     b.n_slices = 0;
+    profile_reset();
     struct rep reps[100], first = {0}, last = {0};
     for (int64_t i = 0; i < b.o.reps; i++) {
         reps[i] = last = run_rep(&b);
@@ -278,6 +284,8 @@ int main(int argc, char **argv) {
                (double)b.slices[half] * 1e-3, (double)b.slices[p99] * 1e-3,
                (double)b.slices[b.n_slices - 1] * 1e-3);
     }
+    if (b.o.profile)
+        profile_print(b.w, (double)(b.o.reps * b.o.tokens));
     opt_result_fini(&res);
     return 0;
 }

@@ -6,5 +6,6 @@
 
 const struct kn_ops *profile_ops(const struct kn_ops *inner);
 void profile_reset(void);
-// One line per kind of operation; products apart by the linear of the model that they are.
+// One line per kind of operation, with how long its calls took; products apart by the linear of the
+// model that they are.
 void profile_print(const struct mdl_weights *w, double tokens);
