@@ -23,6 +23,7 @@ struct product {
     kn_addr bias;
     int32_t rows;
     enum kn_epilogue epilogue;
+    bool gate_up; // of one weight: columns are counted in pairs of both
 };
 
 static bool takes(const struct mdl_matrix *m, enum kn_form form) {
@@ -71,7 +72,7 @@ static enum err product_piece(struct mdl_forward *f, struct mdl__account *a,
     while (f->at.done >= offset + p->m->part_n[part])
         offset += p->m->part_n[part++];
     const struct kn_weight *w = p->m->part[part];
-    int32_t fused = p->epilogue == KN_GEMM_SWIGLU ? 2 : 1; // weight rows per output column
+    int32_t fused = p->gate_up ? 2 : 1; // weight rows per column
     int32_t n = p->m->part_n[part] / fused;
     int32_t begin = f->at.done - offset;
     double bytes = (double)f->ops->weight_bytes(w) / n;
@@ -101,7 +102,7 @@ static enum err product_piece(struct mdl_forward *f, struct mdl__account *a,
 // True in *all once every row and column is recorded.
 static enum err product(struct mdl_forward *f, struct mdl__account *a, const struct product *p,
                         bool *all) {
-    int32_t n = p->epilogue == KN_GEMM_SWIGLU ? p->m->n / 2 : p->m->n;
+    int32_t n = p->gate_up ? p->m->n / 2 : p->m->n;
     enum err e = ERR_OK;
     while (!e && f->at.row < p->rows && a->spent < a->budget) {
         if (!f->at.done) {
@@ -408,7 +409,8 @@ static enum err stage_gate_up(struct mdl_forward *f, struct mdl__account *a) {
                                : fuses(f) ? f->buf.ld_inter
                                           : f->buf.ld_gate_up,
                         .rows = f->at.rows,
-                        .epilogue = fuses(f) ? KN_GEMM_SWIGLU : KN_GEMM_STORE};
+                        .epilogue = fuses(f) ? KN_GEMM_SWIGLU : KN_GEMM_STORE,
+                        .gate_up = m->n_parts == 1};
     enum err e = linear(f, a, &p, MDL_GATE_UP);
     if (f->at.again && f->at.stage != STAGE_GATE_UP)
         f->at.stage = STAGE_DONE;

@@ -4,6 +4,7 @@
 //   unit.c        create, begin, run, drop; what a slice of work costs
 //   unit_layout.c the range: where everything lies in it
 //   unit_head.c   the loss, and its gradient as far as the last layer's output
+//   unit_product.c dx = dy W, the products with the base
 //   unit_layer.c  one layer backward, from down to the norm in front of attention
 //   unit_sums.c   results, and the unit's gradient into the sums
 //
@@ -66,12 +67,14 @@ enum lora__group { GROUP_DOWN, GROUP_GATE_UP, GROUP_O, GROUP_QKV, GROUPS };
 struct lora__cursor {
     enum lora__stage stage;
     int32_t layer;
-    int32_t done;       // of the stage: columns, rows or tokens
-    int32_t row, block; // of a transposed product: first row of the block in hand, its rows
-    int32_t want;       // first target row of the slice in hand
-    int32_t module;     // of a group's adapters: the one in hand, and
-    int32_t step;       // its operation
-    int64_t at;         // element of the gradient
+    int32_t done; // of the stage: columns, rows or tokens
+    // Of a transposed product: first row of the block in hand, its rows; first column of the group in
+    // hand, columns of a group. done counts rows of W.
+    int32_t row, block, column, width;
+    int32_t want;   // first target row of the slice in hand
+    int32_t module; // of a group's adapters: the one in hand, and
+    int32_t step;   // its operation
+    int64_t at;     // element of the gradient
 };
 
 // Of one layer that is kept; all layers but those share one.
@@ -151,7 +154,7 @@ static inline void lora__sync(struct lora__account *a) {
 }
 static inline void lora__goto(struct lora_unit *u, enum lora__stage s) {
     u->at.stage = s;
-    u->at.done = u->at.row = u->at.module = u->at.step = 0;
+    u->at.done = u->at.row = u->at.column = u->at.module = u->at.step = 0;
     u->at.at = 0;
 }
 static inline void lora__next(struct lora_unit *u) {
@@ -172,12 +175,7 @@ kn_addr lora__residual(const struct lora_unit *u, int32_t layer);
 kn_addr lora__tape_place(void *arg, int32_t layer, enum mdl_tape_kind kind, int32_t rows,
                          int32_t width);
 
-// ---- stages; each records work for the account's budget and moves the cursor
-enum err lora__stage_head(struct lora_unit *u, struct lora__account *a);
-enum err lora__stage_layer(struct lora_unit *u, struct lora__account *a);
-enum err lora__stage_sums(struct lora_unit *u, struct lora__account *a);
-void lora__undo_sums(struct lora_unit *u);
-
+// ---- unit_product.c
 // dx[rows, k] = dy W, one piece; true in *all once every row and column is recorded.
 struct lora__product {
     const struct mdl_matrix *m;
@@ -187,3 +185,9 @@ struct lora__product {
 };
 enum err lora__product_back(struct lora_unit *u, struct lora__account *a,
                             const struct lora__product *p, bool *all);
+
+// ---- stages; each records work for the account's budget and moves the cursor
+enum err lora__stage_head(struct lora_unit *u, struct lora__account *a);
+enum err lora__stage_layer(struct lora_unit *u, struct lora__account *a);
+enum err lora__stage_sums(struct lora_unit *u, struct lora__account *a);
+void lora__undo_sums(struct lora_unit *u);

@@ -5,7 +5,7 @@
 #include "finetune/lora/unit_internal.h"
 #include <math.h>
 
-enum { CUT_COLUMNS = 32, CUT_ROWS = 16, CUT_TOKENS = 4, SMALL_BLOCK = 32 };
+enum { CUT_COLUMNS = 32, CUT_ROWS = 16, CUT_TOKENS = 4 };
 
 static const struct mdl_layer *layer(const struct lora_unit *u) {
     return &u->w->layers[u->at.layer];
@@ -18,58 +18,6 @@ static kn_addr element(kn_addr base, int64_t at) {
 // Whether backward ends with this group: nothing that is trained lies below it.
 static bool ends_with(const struct lora_unit *u, enum lora__group g) {
     return u->at.layer == 0 && u->last_group == g;
-}
-
-// ---- products
-
-static enum err product_piece(struct lora_unit *u, struct lora__account *a,
-                              const struct lora__product *p) {
-    const struct mdl_matrix *m = p->m;
-    double bytes = 0, flops = 2.0 * m->n * u->at.block;
-    for (int i = 0; i < m->n_parts; i++)
-        bytes += (double)u->ops->weight_bytes(m->part[i]) / m->k;
-    int32_t left = m->k - u->at.done;
-    int32_t n = lora__cut(u, a, left, bytes * left, flops * left, CUT_COLUMNS);
-    enum err e = ERR_OK;
-    for (int i = 0, offset = 0; i < m->n_parts && !e; offset += m->part_n[i++]) {
-        struct kn_gemm_t g = {.w = m->part[i],
-                              .dy = element(p->dy, u->at.row * p->lddy + offset),
-                              .lddy = p->lddy,
-                              .dx = element(p->dx, u->at.row * p->lddx),
-                              .lddx = p->lddx,
-                              .rows = u->at.block,
-                              .k_begin = u->at.done,
-                              .k_end = u->at.done + n,
-                              .add = i > 0};
-        e = u->ops->gemm_t(u->q, &g);
-    }
-    lora__spend(u, a, bytes * n, flops * n);
-    u->at.done += n;
-    return e;
-}
-
-// A block of rows such that one piece of columns fits the slice.
-static int32_t block_rows(const struct lora_unit *u, const struct lora__account *a,
-                          const struct lora__product *p) {
-    int32_t rest = p->rows - u->at.row;
-    double flops = 2.0 * p->m->n * CUT_COLUMNS * rest;
-    return lora__cut(u, a, rest, 0, flops, SMALL_BLOCK);
-}
-
-enum err lora__product_back(struct lora_unit *u, struct lora__account *a,
-                            const struct lora__product *p, bool *all) {
-    enum err e = ERR_OK;
-    while (!e && u->at.row < p->rows && a->spent < a->budget) {
-        if (!u->at.done)
-            u->at.block = block_rows(u, a, p);
-        e = product_piece(u, a, p);
-        if (u->at.done == p->m->k) {
-            u->at.row += u->at.block;
-            u->at.done = 0;
-        }
-    }
-    *all = u->at.row >= p->rows;
-    return e;
 }
 
 // ---- a group: its product and its adapters

@@ -55,7 +55,7 @@ static enum err op_gemm(struct kn_queue *q, const struct kn_gemm *p) {
         return refuse(q, "gemm", "the swiglu epilogue needs a weight made with KN_STACK_GATE_UP");
     if (p->rows < 0 || p->ldy < n || (p->w->form == KN_FORM_PLAIN && p->ldx < p->w->k))
         return refuse(q, "gemm", "rows or a row distance is wrong");
-    if (!range_ok(p->n_begin, p->n_end, n))
+    if (!range_ok(p->n_begin, p->n_end, p->w->gate_up ? p->w->n / 2 : n))
         return refuse(q, "gemm", "the column range is wrong");
     void *slot;
     enum err e = cpu_record_op(q, "gemm", isa_of(q)->gemm, p, sizeof *p, &slot);
@@ -73,6 +73,9 @@ static enum err op_gemm_t(struct kn_queue *q, const struct kn_gemm_t *p) {
         return refuse(q, "gemm_t", "rows or a row distance is wrong");
     if (!range_ok(p->k_begin, p->k_end, p->w->k))
         return refuse(q, "gemm_t", "the column range is wrong");
+    if ((p->n_begin || p->n_end) &&
+        (p->n_begin < 0 || p->n_begin >= p->n_end || p->n_end > p->w->n))
+        return refuse(q, "gemm_t", "the range of rows of W is wrong");
     return cpu_record_op(q, "gemm_t", isa_of(q)->gemm_t, p, sizeof *p, NULL);
 }
 

@@ -122,7 +122,8 @@ static void check_guards(const float *y, int32_t rows, int32_t n, int64_t ldy) {
             assert_true(y[GUARD + r * ldy + c] == guard_value);
 }
 
-// The same product in pieces: random blocks of rows, random ranges of columns.
+// The same product in pieces: random blocks of rows, random ranges of columns, of which there are n (as
+// ranges count).
 static void check_pieces(struct kn_fixture *f, struct kn_rng *r, const struct kn_weight *w,
                          const struct input *in, int32_t n, int64_t ldy, kn_addr bias,
                          const float *whole) {
@@ -153,9 +154,10 @@ static void check_pieces(struct kn_fixture *f, struct kn_rng *r, const struct kn
     mem_free(y);
 }
 
-// A range of columns makes these and leaves all others alone.
+// A range of columns makes these and leaves all others alone. `parts`: 2 for gate and up, of n columns
+// each.
 static void check_range(struct kn_fixture *f, struct kn_rng *r, const struct kn_weight *w,
-                        const struct input *in, int32_t n, int64_t ldy, kn_addr bias,
+                        const struct input *in, int parts, int32_t n, int64_t ldy, kn_addr bias,
                         const float *whole) {
     float *y = guarded((size_t)in->rows * (size_t)ldy);
     int32_t begin = kn_rng_below(r, n) / 32 * 32, end = begin + 32 * (1 + kn_rng_below(r, 3));
@@ -171,11 +173,12 @@ static void check_range(struct kn_fixture *f, struct kn_rng *r, const struct kn_
                         .n_end = end};
     assert_int_equal(f->ops->gemm(f->q, &p), ERR_OK);
     kn_test_wait(f);
-    check_guards(y, in->rows, n, ldy);
+    check_guards(y, in->rows, parts * n, ldy);
     for (int32_t i = 0; i < in->rows; i++)
-        for (int32_t c = 0; c < n; c++) {
+        for (int32_t c = 0; c < parts * n; c++) {
             size_t at = (size_t)(GUARD + i * ldy + c);
-            kn_assert_same(&y[at], c >= begin && c < end ? &whole[at] : &guard_value, 4);
+            bool inside = c % n >= begin && c % n < end;
+            kn_assert_same(&y[at], inside ? &whole[at] : &guard_value, 4);
         }
     mem_free(y);
 }
@@ -213,7 +216,7 @@ static void check_stack(struct kn_fixture *f, struct kn_rng *r, const struct tes
     check_guards(y, rows, n, ldy);
     check_values(y, &in, parts, n_parts, ldy);
     check_pieces(f, r, w, &in, n, ldy, 0, y);
-    check_range(f, r, w, &in, n, ldy, 0, y);
+    check_range(f, r, w, &in, 1, n, ldy, 0, y);
     mem_free(y);
     mem_free(in.value);
     f->ops->weight_destroy(w);
@@ -386,9 +389,9 @@ static void check_swiglu(struct kn_fixture *f, struct kn_rng *r, enum kn_dtype t
     float *both = run_whole(f, w, &in, ld, bias, KN_GEMM_STORE);
     if (!with_bias)
         check_values(both, &in, m, 2, ld);
-    check_pieces(f, r, w, &in, 2 * ff, ld, bias, both);
+    check_pieces(f, r, w, &in, ff, ld, bias, both);
     for (int i = 0; i < 4; i++)
-        check_range(f, r, w, &in, 2 * ff, ld, bias, both);
+        check_range(f, r, w, &in, 2, ff, ld, bias, both);
     float *want = guarded((size_t)rows * (size_t)ldy);
     struct kn_swiglu s = {.x = (kn_addr)(both + GUARD),
                           .ldx = ld,

@@ -15,16 +15,10 @@
 // ---- sharing the work
 
 // Pairs [*p0, *p0 + result) of the segment that make columns of [begin, end).
-static int32_t pairs_in_range(const struct kn_gemm *p, const struct cpu_segment *s, int32_t begin,
-                              int32_t end, int32_t *p0) {
-    int32_t per = CPU_PAIR, first = begin - s->col, last = end - s->col, n = s->n;
-    if (s->gate_up) {
-        per = CPU_PANEL;
-        if (p->epilogue != KN_GEMM_SWIGLU && last > n) { // both halves, or up alone
-            first = first >= n ? first - n : 0;
-            last = begin >= n ? last - n : n;
-        }
-    }
+static int32_t pairs_in_range(const struct cpu_segment *s, int32_t begin, int32_t end,
+                              int32_t *p0) {
+    int32_t per = s->gate_up ? CPU_PANEL : CPU_PAIR;
+    int32_t first = begin - s->col, last = end - s->col, n = s->n;
     first = first < 0 ? 0 : first;
     last = last > n ? n : last;
     if (first >= last)
@@ -47,7 +41,7 @@ static void plan_share(struct share *s, const struct kn_gemm *p) {
     s->p = p;
     s->per_block = 0;
     for (int i = 0; i < w->n_segments; i++) {
-        s->pairs[i] = pairs_in_range(p, &w->segments[i], begin, end, &s->pair0[i]);
+        s->pairs[i] = pairs_in_range(&w->segments[i], begin, end, &s->pair0[i]);
         s->per_block += s->pairs[i];
     }
     s->block_rows = w->form == KN_FORM_Q8 ? ISA(gemm_quant_rows)(w) : ISA(gemm_float_rows)(w);
@@ -120,10 +114,11 @@ static struct place panel_place(const struct gemm_strip *s, int32_t pair, int ha
     struct place at;
     int32_t begin, end, count = cpu_panel_columns(s->seg, pair, half, &at.col);
     gemm_range(s->p, &begin, &end);
+    int32_t first = s->seg->gate_up ? pair * CPU_PANEL : at.col; // as ranges count
     if (s->p->epilogue == KN_GEMM_SWIGLU)
-        at.col = pair * CPU_PANEL; // the column of silu(gate) * up
-    at.lo = begin > at.col ? begin - at.col : 0;
-    at.hi = end - at.col < count ? end - at.col : count;
+        at.col = first; // the column of silu(gate) * up
+    at.lo = begin > first ? begin - first : 0;
+    at.hi = end - first < count ? end - first : count;
     at.bias = v_zero();
     if (s->p->bias) {
         int32_t col;

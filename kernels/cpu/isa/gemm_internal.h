@@ -28,9 +28,9 @@ static inline int32_t gemm_tile_row(int32_t rows, int32_t n, int32_t i) {
     return (int32_t)((int64_t)rows * i / n);
 }
 
-// Columns of y to make: [begin, end).
+// Columns of y to make: [begin, end); of gate and of up where they are stacked.
 static inline void gemm_range(const struct kn_gemm *p, int32_t *begin, int32_t *end) {
-    int32_t all = p->epilogue == KN_GEMM_SWIGLU ? p->w->n / 2 : p->w->n;
+    int32_t all = p->w->gate_up ? p->w->n / 2 : p->w->n;
     *begin = p->n_begin;
     *end = p->n_end ? p->n_end : all;
 }

@@ -2,8 +2,8 @@
 // dx = dy W on the layout that the forward product uses: panels are dequantised and transposed, a
 // run of rows of W at a time, and multiplied in f32. Work is cut along k and along the rows of dy.
 //
-// Order of the sums: over n in y's order of columns, in runs of at most GEMM_RUN that start anew
-// with each part of a stack; the runs' sums are added in order. Where CPUs multiply pairs of bf16,
+// Order of the sums: over n in y's order of columns, in runs of at most KN_GEMM_T_RUN that start anew
+// with each part of a stack; the runs' sums are added in order, to what dx holds with `add`. Where CPUs multiply pairs of bf16,
 // gemm_t_bf16.c makes the product, but for f32 weights.
 #include "kernels/cpu/isa/gemm_t.h"
 
@@ -18,7 +18,7 @@ struct piece {
     int32_t unit0, units;
     int32_t row0, rows;
     float *sums;       // [rows][units][32]
-    float *transposed; // [GEMM_RUN][32]
+    float *transposed; // [KN_GEMM_T_RUN][32]
 };
 
 // ---- one run
@@ -62,10 +62,24 @@ static void add_run(const struct piece *x, const struct gemm_t_span *s, int32_t 
 }
 
 static void add_span(const struct piece *x, const struct gemm_t_span *s, bool *add) {
-    for (int32_t row = 0; row < s->n; row += GEMM_RUN) {
-        add_run(x, s, row, s->n - row < GEMM_RUN ? s->n - row : GEMM_RUN, *add);
+    int32_t row, end;
+    for (gemm_t_range(x->p, s->n, s->col, &row, &end); row < end; row += KN_GEMM_T_RUN) {
+        add_run(x, s, row, end - row < KN_GEMM_T_RUN ? end - row : KN_GEMM_T_RUN, *add);
         *add = true;
     }
+}
+
+void ISA(gemm_t_begin)(const struct kn_gemm_t *p, int32_t row0, int32_t rows, int32_t unit0,
+                       int32_t units, float *sums) {
+    int32_t c0 = unit0 * CPU_PAIR, width = units * CPU_PAIR;
+    for (int32_t r = 0; r < rows; r++, sums += width)
+        for (int32_t c = 0; c < width; c += V_LANES) {
+            const float *dx = (const float *)p->dx + (row0 + r) * p->lddx + c0 + c;
+            int32_t left = p->w->k - c0 - c;
+            v_store(sums + c, left >= V_LANES ? v_load(dx)
+                              : left > 0      ? v_load_n(dx, left)
+                                              : v_zero());
+        }
 }
 
 void ISA(gemm_t_finish)(const struct kn_gemm_t *p, int32_t row0, int32_t rows, int32_t unit0,
@@ -77,15 +91,17 @@ void ISA(gemm_t_finish)(const struct kn_gemm_t *p, int32_t row0, int32_t rows, i
             int32_t left = p->w->k - c0 - c;
             v16f v = v_load(sums + (int64_t)r * width + c);
             if (left >= V_LANES)
-                v_store(dx, p->add ? v_add(v_load(dx), v) : v);
+                v_store(dx, v);
             else
-                v_store_n(dx, left, p->add ? v_add(v_load_n(dx, left), v) : v);
+                v_store_n(dx, left, v);
         }
 }
 
 static void run_piece(const struct piece *x) {
     const struct kn_weight *w = x->p->w;
-    bool add = false;
+    bool add = x->p->add;
+    if (add)
+        ISA(gemm_t_begin)(x->p, x->row0, x->rows, x->unit0, x->units, x->sums);
     for (int i = 0; i < w->n_segments; i++) {
         const struct cpu_segment *seg = &w->segments[i];
         struct gemm_t_span s = {
@@ -97,6 +113,8 @@ static void run_piece(const struct piece *x) {
         s.col += seg->n;
         add_span(x, &s, &add);
     }
+    if (!add) // the range takes no run
+        memset(x->sums, 0, (size_t)x->rows * (size_t)x->units * CPU_PAIR * sizeof *x->sums);
     ISA(gemm_t_finish)(x->p, x->row0, x->rows, x->unit0, x->units, x->sums);
 }
 

@@ -19,6 +19,17 @@ static inline const uint8_t *gemm_t_panel(const struct gemm_t_span *s, int32_t p
     return s->seg->data + (size_t)pair * s->seg->pair_bytes;
 }
 
+// Rows [*lo, *hi) of the span that the call's range takes: the runs that begin in it.
+static inline bool gemm_t_range(const struct kn_gemm_t *p, int32_t n, int32_t col, int32_t *lo,
+                                int32_t *hi) {
+    int32_t end = p->n_end ? p->n_end : p->w->n;
+    *lo = p->n_begin > col ? (p->n_begin - col - 1) / KN_GEMM_T_RUN + 1 : 0;
+    *hi = end > col ? (end - col - 1) / KN_GEMM_T_RUN + 1 : 0;
+    *lo *= KN_GEMM_T_RUN;
+    *hi = *hi > n / KN_GEMM_T_RUN ? n : *hi * KN_GEMM_T_RUN;
+    return *lo < *hi;
+}
+
 // ---- dequantising: v[i] = 16 rows' weights of column c + i, for i < count; zero beyond
 
 V_FN void gemm_t_plain(enum kn_dtype t, const uint8_t *panel, int32_t c, int32_t count,
@@ -59,7 +70,10 @@ V_FN void gemm_t_quant(enum kn_dtype t, const uint8_t *block, int half, int seco
     }
 }
 
-// sums [rows][units][32] become columns [32 * unit0, ...) of rows [row0, row0 + rows) of dx.
+// sums [rows][units][32] begin as columns [32 * unit0, ...) of rows [row0, row0 + rows) of dx, and become
+// these.
+void ISA(gemm_t_begin)(const struct kn_gemm_t *p, int32_t row0, int32_t rows, int32_t unit0,
+                       int32_t units, float *sums);
 void ISA(gemm_t_finish)(const struct kn_gemm_t *p, int32_t row0, int32_t rows, int32_t unit0,
                         int32_t units, const float *sums);
 #if defined(KN_ISA_AVX512BF16)

@@ -3,7 +3,8 @@
 // multiply-adds do. dy and dequantised weights are rounded to bf16 (to nearest even), sums are f32.
 //
 // Order of the sums: over n in y's order of columns, two rows of W at a time, the odd one first, as
-// gemm_bf16.c has it. One chain; a part of a stack, and up after gate, starts a new pair.
+// gemm_bf16.c has it. One chain, which goes on from what dx holds with `add`; a part of a stack, and up
+// after gate, starts a new pair.
 #include "kernels/cpu/isa/gemm_t.h"
 
 #if defined(KN_ISA_AVX512BF16)
@@ -21,7 +22,7 @@ enum {
 // The rows of W are cut into runs, each within a span.
 struct place {
     int segment, half;
-    int32_t row;
+    int32_t row; // 0, or of the span that the last run was of
 };
 struct run {
     struct gemm_t_span span;
@@ -37,21 +38,36 @@ struct work {
     uint32_t *transposed, *x;      // [steps][32]; by run and tile: [steps][rows]
 };
 
-static bool next_run(const struct kn_weight *w, struct place *at, struct run *run) {
-    if (at->segment == w->n_segments)
-        return false;
-    const struct cpu_segment *s = &w->segments[at->segment];
-    int32_t runs = (s->n + RUN_MOST - 1) / RUN_MOST, len = (s->n + runs - 1) / runs;
-    len = (len + CPU_PAIR - 1) / CPU_PAIR * CPU_PAIR;
-    run->span = (struct gemm_t_span){s, s->n, s->col + at->half * s->n, s->gate_up ? at->half : -1};
-    run->row = at->row;
-    run->len = s->n - at->row < len ? s->n - at->row : len;
-    at->row += run->len;
-    if (at->row < s->n)
+// The next one of the call's range; false: none is left.
+static bool next_run(const struct kn_gemm_t *p, struct place *at, struct run *run) {
+    while (at->segment < p->w->n_segments) {
+        const struct cpu_segment *s = &p->w->segments[at->segment];
+        int32_t col = s->col + at->half * s->n, lo, hi;
+        bool any = gemm_t_range(p, s->n, col, &lo, &hi), up = s->gate_up && !at->half;
+        int32_t row = at->row > lo ? at->row : lo;
+        if (!any || row >= hi) {
+            *at = (struct place){up ? at->segment : at->segment + 1, up, 0};
+            continue;
+        }
+        int32_t runs = (hi - lo + RUN_MOST - 1) / RUN_MOST, len = (hi - lo + runs - 1) / runs;
+        len = (len + CPU_PAIR - 1) / CPU_PAIR * CPU_PAIR;
+        run->span = (struct gemm_t_span){s, s->n, col, s->gate_up ? at->half : -1};
+        run->row = row;
+        run->len = hi - row < len ? hi - row : len;
+        at->row = row + run->len;
         return true;
-    bool up = s->gate_up && !at->half;
-    *at = (struct place){up ? at->segment : at->segment + 1, up, 0};
-    return true;
+    }
+    return false;
+}
+
+// Rows of W in the call's range.
+static int32_t range_rows(const struct kn_gemm_t *p) {
+    struct place at = {0};
+    struct run r;
+    int32_t n = 0;
+    while (next_run(p, &at, &r))
+        n += r.len;
+    return n;
 }
 
 // ---- transposing
@@ -162,7 +178,7 @@ static int part_runs(const struct work *w, struct place *at) {
     for (;; n++) {
         struct place next = *at;
         struct run r;
-        if (!next_run(w->p->w, &next, &r))
+        if (!next_run(w->p, &next, &r))
             return n;
         words += (size_t)w->rows * (size_t)((r.len + 1) / 2);
         if (n > 0 && words > X_BYTES / sizeof(uint32_t))
@@ -173,28 +189,34 @@ static int part_runs(const struct work *w, struct place *at) {
 
 // Units of 32 columns of dx, part by part of the rows of W.
 static void run_piece(struct work *w, int32_t unit0, int32_t units) {
+    const struct kn_gemm_t *p = w->p;
     struct place at = {0};
-    bool add = false, whole = false;
-    for (int n; !whole;) {
-        struct place start = at, from = at;
-        n = part_runs(w, &at);
-        whole = at.segment == w->p->w->n_segments;
+    bool add = p->add, first = true, last = false;
+    if (add)
+        ISA(gemm_t_begin)(p, w->row0, w->rows, unit0, units, w->sums);
+    for (; !last; first = false) {
+        struct place start = at, from = at, rest;
+        int n = part_runs(w, &at);
+        rest = at;
         uint32_t *out = w->x;
         struct run r;
-        if (w->packed != w->row0 || add || !whole)
-            for (int i = 0; i < n && next_run(w->p->w, &from, &r); i++)
+        last = !next_run(p, &rest, &r);
+        if (w->packed != w->row0 || !first || !last)
+            for (int i = 0; i < n && next_run(p, &from, &r); i++)
                 out = pack_run(w, &r, out);
-        w->packed = whole && !add ? w->row0 : -1;
+        w->packed = first && last ? w->row0 : -1;
         for (int32_t u = 0; u < units; u++) {
             const uint32_t *x = w->x;
             from = start;
-            for (int i = 0; i < n && next_run(w->p->w, &from, &r); i++)
+            for (int i = 0; i < n && next_run(p, &from, &r); i++)
                 x = multiply(w, &r, unit0 + u, x, w->sums + u * CPU_PAIR, units * CPU_PAIR,
                              add || i > 0);
         }
-        add = true;
+        add = add || n > 0;
     }
-    ISA(gemm_t_finish)(w->p, w->row0, w->rows, unit0, units, w->sums);
+    if (!add) // the range takes no run
+        memset(w->sums, 0, (size_t)w->rows * (size_t)units * CPU_PAIR * sizeof *w->sums);
+    ISA(gemm_t_finish)(p, w->row0, w->rows, unit0, units, w->sums);
 }
 
 // ---- sharing the work
@@ -225,7 +247,7 @@ void ISA(gemm_t_bf16)(const struct kn_gemm_t *p, struct cpu_task *t) {
     int32_t first = p->k_begin / CPU_PAIR;
     int32_t units = ((p->k_end ? p->k_end : p->w->k) - 1) / CPU_PAIR + 1 - first;
     // A column more for each part that has an odd number of them.
-    int32_t fit = X_BYTES / 2 / (p->w->n + 2 * CPU_WEIGHT_PARTS);
+    int32_t fit = X_BYTES / 2 / (range_rows(p) + 2 * CPU_WEIGHT_PARTS);
     bool whole = fit >= LEAST_ROWS || fit >= p->rows;
     int32_t rows = !whole ? LEAST_ROWS : fit < MOST_ROWS ? fit : MOST_ROWS;
     int32_t blocks = (p->rows - 1) / rows + 1;
