@@ -109,31 +109,6 @@ struct kn_gemm {
     enum kn_epilogue epilogue;
 };
 
-// dx[rows, k] = dy[rows, n] * W[n, k] on dequantised weights: the product backward needs, on the
-// same resident layout. Sums are f32; a level may round both factors to bf16 where W is not f32.
-//
-// add: each sum goes on from what dx holds. n_begin, n_end (0, 0: all) are columns of dy: rows of W are
-// taken in runs of KN_GEMM_T_RUN, counted from the begin of each part of a stack (of gate, of up), and a
-// range takes the runs that begin in it. So ranges of n from first to last, all but the first with
-// `add`, give the bits of one call, wherever they end. A part whose begin is inside a range needs none
-// of its own. k_begin, k_end: columns of dx, multiples of 32.
-//
-// What ranges cost: one of n dequantises its part of W once for 128 to 256 rows, as the whole product
-// does, and reads and writes dx. One of k rounds and packs all of dy again (bf16), so it should be wide:
-// 512 columns cost a tenth more than all at once.
-enum { KN_GEMM_T_RUN = 256 };
-struct kn_gemm_t {
-    const struct kn_weight *w;
-    kn_addr dy;
-    int64_t lddy;
-    kn_addr dx;
-    int64_t lddx;
-    int32_t rows;
-    int32_t n_begin, n_end;
-    int32_t k_begin, k_end;
-    bool add;
-};
-
 // y = x / sqrt(mean(x^2) + eps) * weight (Zhang and Sennrich, 2019), per row of k values. Either
 // output may be 0. yq is KN_FORM_Q8.
 struct kn_rmsnorm {

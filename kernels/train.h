@@ -1,14 +1,41 @@
 // SPDX-License-Identifier: Apache-2.0
 // Operations of training beside kernels/lora.h: the loss, the backward of each operation of the
-// layer walk, exact sums of gradients, the optimizer. All take f32 and cut along output elements,
-// so that a caller can bound each call's time; a result is the same chain of operations however it
-// is cut. Quantisation (of weights, activations, keys and values) counts as the identity in
+// layer walk, exact sums of gradients, the optimizer. All take f32 and cut along output elements (the
+// transposed product along its sums, too), so that a caller can bound each call's time; a result is the
+// same chain of operations however it is cut. Quantisation (of weights, activations, keys and values) counts as the identity in
 // backward.
 #pragma once
 #include "kernels/batch.h"
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+struct kn_weight; // device.h
+
+// dx[rows, k] = dy[rows, n] * W[n, k] on dequantised weights: the product backward needs, on the
+// same resident layout. Sums are f32; a level may round both factors to bf16 where W is not f32.
+//
+// add: each sum goes on from what dx holds. n_begin, n_end (0, 0: all) are columns of dy: rows of W are
+// taken in runs of KN_GEMM_T_RUN, counted from the begin of each part of a stack (of gate, of up), and a
+// range takes the runs that begin in it. So ranges of n from first to last, all but the first with
+// `add`, give the bits of one call, wherever they end. A part whose begin is inside a range needs none
+// of its own. k_begin, k_end: columns of dx, multiples of 32.
+//
+// What ranges cost: one of n dequantises its part of W once for 128 to 256 rows, as the whole product
+// does, and reads and writes dx. One of k rounds and packs all of dy again (bf16), so it should be wide:
+// 512 columns cost a tenth more than all at once.
+enum { KN_GEMM_T_RUN = 256 };
+struct kn_gemm_t {
+    const struct kn_weight *w;
+    kn_addr dy;
+    int64_t lddy;
+    kn_addr dx;
+    int64_t lddx;
+    int32_t rows;
+    int32_t n_begin, n_end;
+    int32_t k_begin, k_end;
+    bool add;
+};
 
 // loss[i] = -log softmax(logits[i])[target[i]], the same bits as the log-probability that sampling
 // reports; hit[i] = whether target[i] is the greedy choice. grad: logits[i] becomes
