@@ -66,8 +66,12 @@ static void test_object(void **state) {
     assert_true(json_equal(o, same));
     json_decref(same);
     json_decref(o);
+}
+
+static void test_object_defaults(void **state) {
+    const struct df *d = *state;
     // A seed that is not given is made up and stays.
-    o = js_post(d, TYPE, "{\"model\":\"tiny\",\"training_file\":\"$\",\"seed\":null}", 200);
+    json_t *o = js_post(d, TYPE, "{\"model\":\"tiny\",\"training_file\":\"$\",\"seed\":null}", 200);
     int64_t seed = json_integer_value(json_object_get(o, "seed"));
     assert_true(seed >= 0 && seed <= INT32_MAX);
     assert_true(json_is_null(json_object_get(o, "metadata")));
@@ -492,6 +496,7 @@ static void test_without_memory(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_object, js_setup, js_teardown),
+        cmocka_unit_test_setup_teardown(test_object_defaults, js_setup, js_teardown),
         cmocka_unit_test_setup_teardown(test_refusals, js_setup, js_teardown),
         cmocka_unit_test_setup_teardown(test_pages, js_setup, js_teardown),
         cmocka_unit_test_setup_teardown(test_actions, js_setup, js_teardown),

@@ -47,22 +47,19 @@ static void begin(struct gw_request *r, void *arg) {
     assert_true(gw_stream_begin(r, 200, "text/event-stream"));
 }
 
-static void test_access_log(void **state) {
-    (void)state;
-    struct fx f;
-    struct cl_response r;
-    struct gw_keys *k;
-    assert_int_equal(gw_keys_create(&k), ERR_OK);
-    assert_int_equal(gw_keys_add(k, "sk-x", "red", false, NULL), ERR_OK);
-    fx_start(&f, &(struct gw_config){.keys = k});
 #define KEY "Authorization: Bearer sk-x\r\n"
-    int fd = cl_connect(f.port);
+
+// Five requests, one line each: answered, no such route, left before the answer, left in the stream, not
+// HTTP. Returns how long the first answer was; `sent`: the first request.
+static size_t make_requests(struct fx *f, size_t *sent) {
+    struct cl_response r;
+    int fd = cl_connect(f->port);
     static const char first[] = "POST /later?prompt=secret HTTP/1.1\r\nHost: a\r\n" KEY
                                 "X-Request-Id: r-1\r\nContent-Type: application/json\r\n"
                                 "Traceparent: 00-0af7651916cd43dd8448eb211c80319c-"
                                 "b7ad6b7169203331-01\r\nContent-Length: 10\r\n\r\n\"a secret\"";
     cl_puts(fd, first);
-    fx_on_loop(&f, true, finish, NULL);
+    fx_on_loop(f, true, finish, NULL);
     assert_true(cl_read(fd, false, &r));
     size_t answer = strlen(r.head) + strlen("15\r\n") + 21 + strlen("\r\n0\r\n\r\n");
     cl_free(&r);
@@ -70,19 +67,20 @@ static void test_access_log(void **state) {
     assert_true(cl_read(fd, false, &r));
     cl_free(&r);
     cl_puts(fd, "POST /later HTTP/1.1\r\nHost: a\r\n" KEY "\r\n");
-    fx_wait_waiting(&f, 1);
+    fx_wait_waiting(f, 1);
     close(fd);
-    fx_wait_closed(&f, 1);
-    fd = cl_connect(f.port);
+    fx_wait_closed(f, 1);
+    fd = cl_connect(f->port);
     cl_puts(fd, "GET /stream HTTP/1.1\r\nHost: a\r\n" KEY "\r\n");
-    fx_on_loop(&f, false, begin, NULL);
+    fx_on_loop(f, false, begin, NULL);
     close(fd);
-    fx_wait_closed(&f, 2);
-    cl_assert_status(f.port, "rubbish\r\n\r\n", 400);
-    char *log = fx_log(&f, 5);
-    assert_null(strstr(log, "secret")); // neither prompts nor answers, nor URLs
-    assert_null(strstr(log, "sk-x"));
+    fx_wait_closed(f, 2);
+    cl_assert_status(f->port, "rubbish\r\n\r\n", 400);
+    *sent = sizeof first - 1;
+    return answer;
+}
 
+static void check_answered(const char *log, size_t sent, size_t answer) {
     json_t *v = line(log, 0);
     assert_int_equal(strlen(text(v, "ts")), 24);
     assert_string_equal(text(v, "level"), "info");
@@ -106,13 +104,27 @@ static void test_access_log(void **state) {
     assert_true(json_real_value(json_object_get(v, "ttft_ms")) == 20.0);
     assert_true(json_real_value(json_object_get(v, "tpot_ms")) == 12.5);
     assert_true(json_real_value(json_object_get(v, "duration_ms")) > 0);
-    assert_int_equal(json_integer_value(json_object_get(v, "bytes_in")), sizeof first - 1);
+    assert_int_equal(json_integer_value(json_object_get(v, "bytes_in")), sent);
     assert_int_equal(json_integer_value(json_object_get(v, "bytes_out")), answer);
     assert_true(json_is_false(json_object_get(v, "client_disconnected")));
     assert_string_equal(text(v, "build"), "test");
     json_decref(v);
+}
 
-    v = line(log, 1);
+static void test_access_log(void **state) {
+    (void)state;
+    struct fx f;
+    struct gw_keys *k;
+    assert_int_equal(gw_keys_create(&k), ERR_OK);
+    assert_int_equal(gw_keys_add(k, "sk-x", "red", false, NULL), ERR_OK);
+    fx_start(&f, &(struct gw_config){.keys = k});
+    size_t sent, answer = make_requests(&f, &sent);
+    char *log = fx_log(&f, 5);
+    assert_null(strstr(log, "secret")); // neither prompts nor answers, nor URLs
+    assert_null(strstr(log, "sk-x"));
+    check_answered(log, sent, answer);
+
+    json_t *v = line(log, 1);
     assert_string_equal(text(v, "route"), "other");
     assert_string_equal(text(v, "error_type"), "invalid_request_error");
     assert_null(json_object_get(v, "model"));

@@ -156,7 +156,7 @@ static void probe_int_lanes(int op, const int32_t *pa, const int32_t *pb, int32_
     case PROBE_I8:
         vi_store_i8(bytes, a);
         for (int i = 0; i < V_LANES; i++)
-            y[i] = bytes[i];
+            y[i] = bytes[i]; // NOLINT(bugprone-signed-char-misuse): numbers, not characters
         return;
     default:
         break;

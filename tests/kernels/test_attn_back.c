@@ -332,7 +332,7 @@ static void test_differences(void **state) {
 
 static void golden(const char *isa) {
     struct golden_text *g = golden_open("tests/golden/train/golden.txt");
-    for (char c = 'a'; c <= 'c'; c++) {
+    for (int c = 'a'; c <= 'c'; c++) {
         char name[32];
         int32_t n, m;
         snprintf(name, sizeof name, "attn.%c.shape", c);

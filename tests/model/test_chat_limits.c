@@ -128,12 +128,12 @@ static void memory_and_output_are_bounded(void **state) {
         "{{ l|batch(99999999999, 0)|list }}",
         "{{ l|slice(99999999999)|list }}",
         "{{ [[]]|tojson(indent=99999999999) }}",
-        "{% set ns = namespace(x='a') %}{% for i in range(99) %}{% set ns.x = ns.x ~ ns.x %}"
-        "{% endfor %}",
-        "{% set ns = namespace(x=[1]) %}{% for i in range(99) %}{% set ns.x = ns.x + ns.x %}"
-        "{% endfor %}",
-        "{% set ns = namespace(x='a') %}{% for i in range(99) %}"
-        "{% set ns.x = ns.x.replace('a', 'aa') %}{% endfor %}",
+        ("{% set ns = namespace(x='a') %}{% for i in range(99) %}{% set ns.x = ns.x ~ ns.x %}"
+         "{% endfor %}"),
+        ("{% set ns = namespace(x=[1]) %}{% for i in range(99) %}{% set ns.x = ns.x + ns.x %}"
+         "{% endfor %}"),
+        ("{% set ns = namespace(x='a') %}{% for i in range(99) %}"
+         "{% set ns.x = ns.x.replace('a', 'aa') %}{% endfor %}"),
         "{% set x = 'a' * 100000 %}{% for i in range(99999) %}{{ x }}{% endfor %}",
     };
     for (size_t i = 0; i < sizeof too_much / sizeof *too_much; i++)

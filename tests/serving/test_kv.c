@@ -348,6 +348,66 @@ static void random_operations_match_the_model(void **state) {
         run_random(seed, seed % 5 != 0);
 }
 
+// One step: lends, returns, opens, drops or extends. seqs[0..n) are the open ones; one that it opens is
+// added to them. False: there was no room, and nothing to look at.
+static bool lending_step(struct world *w, struct kv_seq **seqs, int32_t *n) {
+    struct model_seq *s = pick(w, true), *closed = pick(w, false);
+    uint32_t what = rnd(8);
+    if (what == 0 && *n > 0) {
+        struct kv_copy moves[4];
+        int32_t n_moves = 0;
+        const struct kv_lending how = {.now_ns = w->now,
+                                       .hot_ns = (int64_t)rnd(3) * 5,
+                                       .coldest = rnd(2),
+                                       .seqs = seqs,
+                                       .n_seqs = *n,
+                                       .moves = moves,
+                                       .max_moves = 4};
+        kv_pool_lend(w->pool, (int32_t)rnd(6), &how, &n_moves);
+        for (int32_t m = 0; m < n_moves; m++)
+            memcpy(w->device[moves[m].dst], w->device[moves[m].src], sizeof w->device[0]);
+    } else if (what == 1) {
+        kv_pool_return(w->pool, (int32_t)rnd(8));
+    } else if (what < 4 && closed) {
+        *closed = (struct model_seq){.open = true, .domain = {.salt = rnd(2)}};
+        assert_int_equal(kv_seq_init(&closed->kv, w->pool, MAX_BLOCKS, &closed->domain), ERR_OK);
+        for (int32_t t = 0; t < MAX_LEN; t++)
+            closed->tokens[t] = (int32_t)rnd(VOCAB);
+        closed->n = kv_seq_match(&closed->kv, w->pool, closed->tokens, MAX_LEN, w->now);
+        seqs[(*n)++] = &closed->kv;
+    } else if (what == 4 && s) {
+        kv_seq_drop(&s->kv, w->pool, w->now);
+        s->n = 0;
+    } else if (s && s->n < MAX_LEN) {
+        int32_t len = 1 + (int32_t)rnd((uint32_t)(MAX_LEN - s->n)), n_copies;
+        struct kv_copy copy;
+        if (kv_seq_reserve(&s->kv, w->pool, s->n + len, &copy, &n_copies, w->now))
+            return false;
+        for (int32_t t = s->n; t < s->n + len; t++)
+            w->device[s->kv.table[t / SIZE]][t % SIZE] = content(&s->domain, s->tokens, t + 1);
+        kv_seq_commit(&s->kv, w->pool, s->tokens + s->n, len, w->now);
+        s->n += len;
+    }
+    return true;
+}
+
+// The model does not follow lending, so only contents and the walk are compared.
+static void check_contents(const struct world *w, struct kv_seq *const *seqs, int32_t n, int seed,
+                           int step) {
+    const struct kv_seq *seen[SEQS];
+    struct err_info info = {0};
+    for (int32_t i = 0; i < n; i++)
+        seen[i] = seqs[i];
+    if (!kv_pool_check(w->pool, seen, n, &info))
+        fail_msg("seed %d step %d: %s", seed, step, info.message);
+    for (int32_t j = 0; j < SEQS; j++) {
+        const struct model_seq *q = &w->seqs[j];
+        for (int32_t t = 0; q->open && t < q->n; t++)
+            assert_true(w->device[q->kv.table[t / SIZE]][t % SIZE] ==
+                        content(&q->domain, q->tokens, t + 1));
+    }
+}
+
 static void random_lending_keeps_the_contents(void **state) {
     (void)state;
     for (uint64_t seed = 100; seed < 130; seed++) {
@@ -359,64 +419,14 @@ static void random_lending_keeps_the_contents(void **state) {
         cfg.prefix_cache = true;
         assert_int_equal(kv_pool_create(&cfg, &w->pool), ERR_OK);
         for (int i = 0; i < 600; i++) {
-            // The model does not follow lending, so only contents and the walk are compared.
             struct kv_seq *open[SEQS];
-            const struct kv_seq *seen[SEQS];
-            int32_t n = 0, n_moves = 0;
-            for (int32_t j = 0; j < SEQS; j++) {
-                if (w->seqs[j].open) {
-                    seen[n] = &w->seqs[j].kv;
+            int32_t n = 0;
+            for (int32_t j = 0; j < SEQS; j++)
+                if (w->seqs[j].open)
                     open[n++] = &w->seqs[j].kv;
-                }
-            }
-            struct kv_copy moves[4];
             w->now++;
-            struct model_seq *s = pick(w, true), *closed = pick(w, false);
-            uint32_t what = rnd(8);
-            if (what == 0 && n > 0) {
-                const struct kv_lending how = {.now_ns = w->now,
-                                               .hot_ns = (int64_t)rnd(3) * 5,
-                                               .coldest = rnd(2),
-                                               .seqs = open,
-                                               .n_seqs = n,
-                                               .moves = moves,
-                                               .max_moves = 4};
-                kv_pool_lend(w->pool, (int32_t)rnd(6), &how, &n_moves);
-                for (int32_t m = 0; m < n_moves; m++)
-                    memcpy(w->device[moves[m].dst], w->device[moves[m].src], sizeof w->device[0]);
-            } else if (what == 1) {
-                kv_pool_return(w->pool, (int32_t)rnd(8));
-            } else if (what < 4 && closed) {
-                *closed = (struct model_seq){.open = true, .domain = {.salt = rnd(2)}};
-                assert_int_equal(kv_seq_init(&closed->kv, w->pool, MAX_BLOCKS, &closed->domain),
-                                 ERR_OK);
-                for (int32_t t = 0; t < MAX_LEN; t++)
-                    closed->tokens[t] = (int32_t)rnd(VOCAB);
-                closed->n = kv_seq_match(&closed->kv, w->pool, closed->tokens, MAX_LEN, w->now);
-                seen[n++] = &closed->kv;
-            } else if (what == 4 && s) {
-                kv_seq_drop(&s->kv, w->pool, w->now);
-                s->n = 0;
-            } else if (s && s->n < MAX_LEN) {
-                int32_t len = 1 + (int32_t)rnd((uint32_t)(MAX_LEN - s->n)), n_copies;
-                struct kv_copy copy;
-                if (kv_seq_reserve(&s->kv, w->pool, s->n + len, &copy, &n_copies, w->now))
-                    continue;
-                for (int32_t t = s->n; t < s->n + len; t++)
-                    w->device[s->kv.table[t / SIZE]][t % SIZE] =
-                        content(&s->domain, s->tokens, t + 1);
-                kv_seq_commit(&s->kv, w->pool, s->tokens + s->n, len, w->now);
-                s->n += len;
-            }
-            struct err_info info = {0};
-            if (!kv_pool_check(w->pool, seen, n, &info))
-                fail_msg("seed %d step %d: %s", (int)seed, i, info.message);
-            for (int32_t j = 0; j < SEQS; j++) {
-                struct model_seq *q = &w->seqs[j];
-                for (int32_t t = 0; q->open && t < q->n; t++)
-                    assert_true(w->device[q->kv.table[t / SIZE]][t % SIZE] ==
-                                content(&q->domain, q->tokens, t + 1));
-            }
+            if (lending_step(w, open, &n))
+                check_contents(w, open, n, (int)seed, i);
         }
         for (int32_t j = 0; j < SEQS; j++)
             if (w->seqs[j].open)
