@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/buf.h"
 #include "base/mem.h"
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 void buf_init(struct buf *b, size_t max) {
     *b = (struct buf){.max = max};
@@ -84,6 +86,28 @@ void buf_printf(struct buf *b, const char *fmt, ...) {
     va_start(ap, fmt);
     buf_vprintf(b, fmt, ap);
     va_end(ap);
+}
+
+enum err buf_read(struct buf *b, int fd) {
+    enum { PIECE = 1 << 16 };
+    for (;;) {
+        size_t room = b->max ? b->max - b->len : PIECE, n = room < PIECE ? room : PIECE;
+        char beyond, *to = n ? buf_reserve(b, n) : &beyond;
+        if (!to)
+            return buf_err(b);
+        ssize_t got = read(fd, to, n ? n : 1);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            return ERR_IO;
+        if (got > 0 && !n)
+            return b->failed = ERR_LIMIT;
+        b->len += (size_t)got;
+        if (b->data)
+            b->data[b->len] = '\0';
+        if (got == 0)
+            return ERR_OK;
+    }
 }
 
 void buf_consume(struct buf *b, size_t n) {

@@ -115,6 +115,14 @@ void hex_encode(const uint8_t *p, size_t n, char *out) {
     out[2 * n] = '\0';
 }
 
+int hex_value(char c) {
+    if (c >= '0' && c <= '9')
+        return c - '0';
+    if (c >= 'a' && c <= 'f')
+        return c - 'a' + 10;
+    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+}
+
 int mem_equal_ct(const void *a, const void *b, size_t n) {
     return CRYPTO_memcmp(a, b, n) == 0;
 }

@@ -22,5 +22,6 @@ struct sha256_ctx *sha256_begin(void);
 enum err sha256_update(struct sha256_ctx *c, const void *p, size_t n);
 enum err sha256_end(struct sha256_ctx *c, uint8_t out[SHA256_BYTES]); // frees c, also on failure
 void hex_encode(const uint8_t *p, size_t n, char *out);               // 2n characters and a NUL
+int hex_value(char c);                                                // of a digit; -1: it is none
 int mem_equal_ct(const void *a, const void *b, size_t n);             // constant time; 1 if equal
 enum err random_bytes(void *p, size_t n);

@@ -141,28 +141,18 @@ enum err ft_file_copy(int from, const char *path, int to, const char *name, stru
 }
 
 enum err ft_file_text(int dir, const char *path, struct buf *out, struct err_info *info) {
-    enum { PIECE = 1 << 14 };
     int fd;
     enum err e = ft_file_open_below(dir, path, &fd, info);
     if (e)
         return e;
-    char *to;
-    ssize_t n = 0;
-    while ((to = buf_reserve(out, PIECE)) != NULL) {
-        n = read(fd, to, PIECE);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0)
-            break;
-        out->len += (size_t)n;
-    }
+    e = buf_read(out, fd);
     int why = errno;
     close(fd);
-    if (n < 0)
+    if (e == ERR_IO)
         return durable_errno(info, why, "read", path);
-    if (buf_err(out) == ERR_LIMIT)
+    if (e == ERR_LIMIT)
         return err_set(info, ERR_FORMAT, NULL, "%s is larger than %zu bytes", path, out->max);
-    return buf_err(out) ? err_set(info, buf_err(out), NULL, "out of memory") : ERR_OK;
+    return e ? err_set(info, e, NULL, "out of memory") : ERR_OK;
 }
 
 enum err ft_json_object(const char *text, size_t len, const char *name, json_t **out,

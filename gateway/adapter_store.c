@@ -32,15 +32,14 @@ static enum err read_text(int dir, struct buf *out, struct err_info *info) {
     int fd = openat(dir, state_name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0)
         return errno == ENOENT ? ERR_OK : durable_errno(info, errno, "open", state_name);
-    ssize_t n = 0;
-    char *to;
-    while ((to = buf_reserve(out, 65536)) && (n = read(fd, to, 65536)) > 0)
-        out->len += (size_t)n;
-    enum err e = n < 0 ? durable_errno(info, errno, "read", state_name) : ERR_OK;
+    enum err e = buf_read(out, fd);
+    int why = errno;
     close(fd);
-    if (!e && buf_err(out))
-        e = err_set(info, buf_err(out), NULL, "%s is too large", state_name);
-    return e;
+    if (e == ERR_IO)
+        return durable_errno(info, why, "read", state_name);
+    return e ? err_set(info, e, NULL, "%s: %s", state_name,
+                       e == ERR_LIMIT ? "it is too large" : "out of memory")
+             : ERR_OK;
 }
 
 static enum err parse(const struct buf *text, json_t **out, struct err_info *info) {

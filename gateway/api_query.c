@@ -1,14 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gateway/api_query.h"
+#include "base/hash.h"
 #include "base/utf8.h"
 #include <string.h>
-
-static int hex(char c) {
-    if (c >= '0' && c <= '9')
-        return c - '0';
-    c |= 0x20;
-    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
 
 // In place. False: bad encoding, a NUL or invalid UTF-8.
 static bool decode(char *s) {
@@ -16,7 +10,7 @@ static bool decode(char *s) {
     for (; *from; from++) {
         char c = *from == '+' ? ' ' : *from;
         if (c == '%') {
-            int hi = hex(from[1]), lo = hi < 0 ? -1 : hex(from[2]);
+            int hi = hex_value(from[1]), lo = hi < 0 ? -1 : hex_value(from[2]);
             if (lo < 0 || (hi | lo) == 0)
                 return false;
             c = (char)(hi << 4 | lo);

@@ -99,23 +99,12 @@ static enum err read_file(const char *path, struct buf *out, struct err_info *in
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return err_set(info, ERR_IO, NULL, "cannot open %s: %s", path, strerror(errno));
-    ssize_t n = 0;
-    char *to;
-    while ((to = buf_reserve(out, 4096)) != NULL) {
-        n = read(fd, to, 4096);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0)
-            break;
-        out->len += (size_t)n;
-        to[n] = '\0';
-    }
-    enum err e = ERR_OK;
-    if (n < 0)
-        e = err_set(info, ERR_IO, NULL, "cannot read %s: %s", path, strerror(errno));
-    else if (buf_err(out))
-        e = err_set(info, buf_err(out), NULL, "%s is too large", path);
-    else if (memchr(out->data ? out->data : "", '\0', out->len))
+    enum err e = buf_read(out, fd);
+    if (e == ERR_IO)
+        err_set(info, e, NULL, "cannot read %s: %s", path, strerror(errno));
+    else if (e)
+        err_set(info, e, NULL, "%s is too large", path);
+    else if (out->len && memchr(out->data, '\0', out->len))
         e = err_set(info, ERR_INVALID, NULL, "%s holds a NUL byte", path);
     close(fd);
     return e;

@@ -3,14 +3,12 @@
 #include "base/cpus.h"
 #include "base/hash.h"
 #include "base/mem.h"
-#include <errno.h>
-#include <fcntl.h>
+#include "gateway/model_files.h"
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
-enum { MAX_TEMPLATE_BYTES = 4 << 20, WORKSPACE_RESERVE = 64 << 20 };
+enum { WORKSPACE_RESERVE = 64 << 20 };
 
 // ---- progress bar
 
@@ -69,41 +67,10 @@ static enum err open_devices(struct model_host *h, const struct serve_options *o
     return rc;
 }
 
-static enum err read_file(const char *path, struct buf *out, struct err_info *info) {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return err_set(info, ERR_IO, NULL, "%s: %s", path, strerror(errno));
-    enum err rc = ERR_OK;
-    char chunk[16384];
-    while (!buf_err(out)) {
-        ssize_t n = read(fd, chunk, sizeof chunk);
-        if (n == 0)
-            break;
-        if (n < 0) {
-            rc = err_set(info, ERR_IO, NULL, "%s: %s", path, strerror(errno));
-            break;
-        }
-        buf_append(out, chunk, (size_t)n);
-    }
-    close(fd);
-    if (!rc && buf_err(out))
-        rc = err_set(info, buf_err(out), NULL, "%s: more than %d bytes", path, MAX_TEMPLATE_BYTES);
-    return rc;
-}
-
 static enum err open_template(struct model_host *h, const struct serve_options *o,
                               const struct log *log, struct err_info *info) {
-    if (o->chat_template) {
-        struct buf text;
-        buf_init(&text, MAX_TEMPLATE_BYTES);
-        enum err rc = read_file(o->chat_template, &text, info);
-        if (!rc)
-            rc = chat_template_parse(text.data ? text.data : "", text.len, &h->template, info);
-        if (rc)
-            err_prefix(info, "--chat-template %s", o->chat_template);
-        buf_fini(&text);
-        return rc;
-    }
+    if (o->chat_template)
+        return model_files_template(o->chat_template, &h->template, info);
     const char *text;
     size_t len;
     mdl_source_chat_template(h->source, &text, &len);

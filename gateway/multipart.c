@@ -11,6 +11,7 @@
 // 3. At the beginning, and where a part's content begins, a CR LF counts as read that was not there
 //    or belonged to the head: the first `phantom` bytes of `held` are no content.
 #include "gateway/multipart.h"
+#include "base/hash.h"
 #include "base/utf8.h"
 #include <ctype.h>
 #include <string.h>
@@ -92,13 +93,6 @@ static bool clean(const char *s, size_t n) {
     return utf8_valid(s, n);
 }
 
-static int hex(char c) {
-    if (c >= '0' && c <= '9')
-        return c - '0';
-    c |= 0x20;
-    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
 // RFC 5987: UTF-8'language'percent-encoded, decoded in place.
 static bool decode_extended(struct param *p) {
     char *s = text(p), *quote;
@@ -107,7 +101,7 @@ static bool decode_extended(struct param *p) {
     char *to = p->value;
     for (s = quote + 1; *s; s++) {
         if (*s == '%') {
-            int hi = hex(s[1]), lo = hi < 0 ? -1 : hex(s[2]);
+            int hi = hex_value(s[1]), lo = hi < 0 ? -1 : hex_value(s[2]);
             if (lo < 0)
                 return false;
             *to++ = (char)(hi << 4 | lo);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gateway/router.h"
+#include "base/hash.h"
 #include "base/utf8.h"
 #include <stdio.h>
 #include <string.h>
@@ -7,20 +8,13 @@
 
 enum { MAX_PARAMS = sizeof(((struct gw_match *)0)->params) / sizeof(char *) };
 
-static int hex(char c) {
-    if (c >= '0' && c <= '9')
-        return c - '0';
-    c |= 0x20;
-    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
 // Decodes [s, end) into `out`, which has room for it. False: bad encoding or a control character.
 static bool decode(const char *s, const char *end, char *out) {
     char *to = out;
     for (; s < end; s++) {
         char c = *s;
         if (c == '%') {
-            int hi = end - s > 2 ? hex(s[1]) : -1, lo = end - s > 2 ? hex(s[2]) : -1;
+            int hi = end - s > 2 ? hex_value(s[1]) : -1, lo = end - s > 2 ? hex_value(s[2]) : -1;
             if (hi < 0 || lo < 0)
                 return false;
             c = (char)(hi << 4 | lo);

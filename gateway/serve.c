@@ -9,16 +9,15 @@
 #include "gateway/api_adapters.h"
 #include "gateway/api_data.h"
 #include "gateway/data_host.h"
+#include "gateway/model_files.h"
 #include "gateway/model_host.h"
 #include <errno.h>
 #include <jansson.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/signalfd.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 enum { MAX_ROUTES = 64, DIGEST_STEP = 8 << 20 };
@@ -148,26 +147,6 @@ static enum err open_server(struct serve *s, struct err_info *info) {
 
 // ---- digest in the background
 
-static const char *cache_folder(const struct serve_options *o, char *buf, size_t cap) {
-    const char *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    if (o->cache_dir)
-        return o->cache_dir;
-    if (xdg && *xdg)
-        snprintf(buf, cap, "%s/graft", xdg);
-    else if (home && *home)
-        snprintf(buf, cap, "%s/.cache/graft", home);
-    else
-        return NULL;
-    for (char *p = buf + 1; *p; p++) // mkdir -p; what fails here shows as no cache
-        if (*p == '/') {
-            *p = '\0';
-            mkdir(buf, 0700);
-            *p = '/';
-        }
-    mkdir(buf, 0700);
-    return buf;
-}
-
 // Jobs that need it must not wait for ever.
 static void no_digest(struct serve *s, const char *why) {
     log_write(&s->log, LOG_WARN, "model digest: %s", why);
@@ -193,8 +172,8 @@ static void *digest_main(void *arg) {
 static void start_digest(struct serve *s) {
     char buf[512];
     struct err_info info;
-    if (mdl_digest_create(s->host.source, cache_folder(&s->options, buf, sizeof buf), &s->digest,
-                          &info)) {
+    if (mdl_digest_create(s->host.source, model_files_cache(s->options.cache_dir, buf, sizeof buf),
+                          &s->digest, &info)) {
         no_digest(s, info.message);
         return;
     }

@@ -5,6 +5,7 @@
 #include "base/mem.h"
 #include "finetune/dataset.h"
 #include "finetune/job_validate.h"
+#include "gateway/model_files.h"
 #include "gateway/train_job.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -14,7 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { MAX_TEMPLATE_BYTES = 4 << 20, DIGEST_STEP = 8 << 20, DEFAULT_SEQ_LENGTH = 2048 };
+enum { DIGEST_STEP = 8 << 20, DEFAULT_SEQ_LENGTH = 2048 };
 
 static bool stopped(const struct train_job *j) {
     return atomic_load(&j->stop);
@@ -29,43 +30,15 @@ static bool show_loading(void *arg, size_t done, size_t total) {
     return !stopped(j);
 }
 
-static enum err read_template(const char *path, struct buf *out, struct err_info *info) {
-    FILE *f = fopen(path, "re");
-    if (!f)
-        return durable_errno(info, errno, "open", path);
-    char chunk[16384];
-    for (size_t n; (n = fread(chunk, 1, sizeof chunk, f)) > 0 && !buf_err(out);)
-        buf_append(out, chunk, n);
-    bool bad = ferror(f);
-    fclose(f);
-    if (bad)
-        return err_set(info, ERR_IO, NULL, "cannot read %s", path);
-    return buf_err(out) ? err_set(info, buf_err(out), NULL, "%s: more than %d bytes", path,
-                                  MAX_TEMPLATE_BYTES)
-                        : ERR_OK;
-}
-
-static enum err parse_template(struct train_job *j, const char *text, size_t len,
-                               struct err_info *info) {
-    enum err e = chat_template_parse(text, len, &j->chat_template, info);
-    if (e)
-        err_prefix(info, "chat template");
-    return e;
-}
-
 static enum err open_template(struct train_job *j, struct err_info *info) {
     const char *text;
     size_t len;
-    if (!j->o.chat_template) {
-        mdl_source_chat_template(j->source, &text, &len);
-        return text ? parse_template(j, text, len, info) : ERR_OK;
-    }
-    struct buf b;
-    buf_init(&b, MAX_TEMPLATE_BYTES);
-    enum err e = read_template(j->o.chat_template, &b, info);
-    if (!e)
-        e = parse_template(j, b.data ? b.data : "", b.len, info);
-    buf_fini(&b);
+    if (j->o.chat_template)
+        return model_files_template(j->o.chat_template, &j->chat_template, info);
+    mdl_source_chat_template(j->source, &text, &len);
+    enum err e = text ? chat_template_parse(text, len, &j->chat_template, info) : ERR_OK;
+    if (e)
+        err_prefix(info, "the model's chat template");
     return e;
 }
 
@@ -76,17 +49,11 @@ enum err train_job_digests(struct train_job *j, struct err_info *info) {
 }
 
 static enum err find_digest(struct train_job *j, struct err_info *info) {
-    char folder[TRAIN_PATH] = "";
-    const char *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    if (j->o.cache_dir)
-        snprintf(folder, sizeof folder, "%s", j->o.cache_dir);
-    else if (xdg && *xdg)
-        snprintf(folder, sizeof folder, "%s/graft", xdg);
-    else if (home && *home)
-        snprintf(folder, sizeof folder, "%s/.cache/graft", home);
+    char buf[TRAIN_PATH];
     struct mdl_digest *d;
     bool done = false;
-    enum err e = mdl_digest_create(j->source, *folder ? folder : NULL, &d, info);
+    enum err e =
+        mdl_digest_create(j->source, model_files_cache(j->o.cache_dir, buf, sizeof buf), &d, info);
     if (e)
         return e;
     while (!e && !done) {

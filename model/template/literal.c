@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // String and number literals, read as Python reads them.
+#include "base/hash.h"
 #include "base/utf8.h"
 #include "model/template/lexer.h"
 #include "model/template/str.h"
@@ -10,14 +11,6 @@
 
 static bool is_digit(char ch) {
     return ch >= '0' && ch <= '9';
-}
-
-static int hex_value(char ch) {
-    if (is_digit(ch))
-        return ch - '0';
-    if (ch >= 'a' && ch <= 'f')
-        return ch - 'a' + 10;
-    return ch >= 'A' && ch <= 'F' ? ch - 'A' + 10 : -1;
 }
 
 // Digits of a base with single underscores between them; `lead`: one may stand before the first.
