@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/gateway/http_fixture.h"
 #include "tests/support/cmocka_all.h"
+#include "tests/support/wait.h"
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -231,9 +232,9 @@ void fx_stop(struct fx *f) {
 static void wait_changed(struct fx *f) {
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += 20;
+    until.tv_sec += WAIT_MOST_S;
     if (pthread_cond_timedwait(&f->changed, &f->mutex, &until) != 0)
-        fail_msg("nothing happened for 20 s");
+        fail_msg("nothing happened for %d s", WAIT_MOST_S);
 }
 
 size_t fx_wait_waiting(struct fx *f, size_t n) {
@@ -304,12 +305,11 @@ char *fx_log(struct fx *f, size_t lines) {
     size_t n = 0, cap = 1 << 20, seen = 0;
     char *text = malloc(cap);
     assert_non_null(text);
-    for (int tries = 0; seen < lines; tries++) {
+    for (struct wait wait = {0}; seen < lines;) {
         ssize_t got = read(f->log_read, text + n, cap - n - 1);
         if (got <= 0) {
-            if (tries > 2000)
+            if (!wait_more(&wait))
                 fail_msg("the access log has %zu lines, not %zu", seen, lines);
-            nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
             continue;
         }
         for (ssize_t i = 0; i < got; i++)
@@ -327,7 +327,7 @@ int cl_connect(int port) {
                             .sin_port = htons((uint16_t)port),
                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     assert_int_equal(connect(fd, (struct sockaddr *)&a, sizeof a), 0);
-    struct timeval tv = {.tv_sec = 20};
+    struct timeval tv = {.tv_sec = WAIT_MOST_S};
     setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &tv, sizeof tv);
     setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &tv, sizeof tv);
     return fd;
@@ -455,6 +455,16 @@ const char *cl_field(const struct cl_response *r, const char *name, char *out, s
 bool cl_eof(int fd) {
     char c;
     return !read_byte(fd, &c);
+}
+
+void cl_wait_text(int fd, const char *text) {
+    static char seen[64 << 10];
+    for (struct wait wait = {0}; wait_more(&wait);) {
+        ssize_t n = recv(fd, seen, sizeof seen, MSG_PEEK | MSG_DONTWAIT);
+        if (n > 0 && memmem(seen, (size_t)n, text, strlen(text)))
+            return;
+    }
+    fail_msg("'%s' never came", text);
 }
 
 void cl_once(int port, const char *request, struct cl_response *out) {

@@ -58,6 +58,8 @@ void cl_free(struct cl_response *r);
 // Value of a field of the answer, or NULL. Static buffer.
 const char *cl_field(const struct cl_response *r, const char *name, char *out, size_t cap);
 bool cl_eof(int fd); // the server has ended the connection
+// Until that text has come, which stays to be read.
+void cl_wait_text(int fd, const char *text);
 // One request on its own connection: sends, reads, closes.
 void cl_once(int port, const char *request, struct cl_response *out);
 void cl_assert_status(int port, const char *request, int status);

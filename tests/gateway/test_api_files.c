@@ -6,6 +6,7 @@
 #include "tests/gateway/data_fixture.h"
 #include "tests/support/cmocka_all.h"
 #include "tests/support/disk.h"
+#include "tests/support/wait.h"
 #include <fcntl.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -430,10 +431,7 @@ static void test_restart(void **state) {
 }
 
 static void wait_entries(const struct df *d, size_t n) {
-    for (int i = 0; entries(d->folder, "files") != n; i++) {
-        assert_true(i < 2000);
-        usleep(5000);
-    }
+    wait_until(entries(d->folder, "files") == n);
 }
 
 static void test_client_goes_away(void **state) {
@@ -470,7 +468,8 @@ static void test_slow_reader(void **state) {
                  id_of(o));
         cl_puts(fds[i], head);
     }
-    usleep(100000);
+    for (int i = 0; i < 2; i++)
+        cl_wait_text(fds[i], "HTTP/1.1 200");
     close(fds[0]);
     struct cl_response r;
     char target[96];

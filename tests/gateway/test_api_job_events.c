@@ -4,6 +4,7 @@
 #include "finetune/job_log.h"
 #include "tests/gateway/jobs_support.h"
 #include "tests/support/cmocka_all.h"
+#include "tests/support/wait.h"
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -89,10 +90,10 @@ static void test_stream(void **state) {
     for (int i = 0; i < 150; i++) // more than one look brings
         add_event(d, id, "many", NULL);
     int fd = follow(d, id), gone = follow(d, id), cut = follow(d, id);
-    usleep(700000);
+    cl_wait_text(gone, "HTTP/1.1 200");
+    usleep(700000); // some looks of the followers, which find nothing new
     close(gone);
     add_event(d, id, "later", NULL);
-    usleep(100000);
     snprintf(target, sizeof target, JOBS "/%s/cancel", id);
     json_decref(js_ask(d, "POST", target, "", "", 200));
     assert_true(cl_read(fd, false, &r)); // until the job's end
@@ -114,7 +115,7 @@ static void test_stream(void **state) {
     close(fd);
     js_create(d, "", id);
     fd = follow(d, id);
-    usleep(100000);
+    cl_wait_text(fd, "HTTP/1.1 200");
     df_restart(d); // the server ends streams that are followed
     close(fd);
     close(cut);
@@ -128,7 +129,8 @@ static void test_stream_when_stopping(void **state) {
     js_create(d, "", id);
     add_event(d, id, "seen", NULL);
     int fd = follow(d, id), quiet = follow(d, id);
-    usleep(100000);
+    cl_wait_text(fd, "\"seen\"");
+    cl_wait_text(quiet, "\"seen\"");
     gw_server_stop_accepting(d->server);
     const int both[] = {fd, quiet};
     for (size_t i = 0; i < 2; i++) {
@@ -142,9 +144,8 @@ static void test_stream_when_stopping(void **state) {
         cl_free(&r);
         close(both[i]);
     }
-    for (int i = 0; gw_server_in_flight(d->server) && i < 5000; i++)
-        usleep(1000); // the kernel has the last byte, the loop has yet to count it
-    assert_int_equal(gw_server_in_flight(d->server), 0);
+    // The kernel has the last byte, the loop has yet to count it.
+    wait_until(gw_server_in_flight(d->server) == 0);
     df_restart(d);
     // It goes on where it was cut.
     snprintf(target, sizeof target, JOBS "/%s/events?limit=1", id);

@@ -9,6 +9,7 @@
 #include "model/weights.h"
 #include "tests/gateway/http_fixture.h"
 #include "tests/support/assert_ok.h"
+#include "tests/support/wait.h"
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -236,12 +237,11 @@ static void ask(const struct world *w, const struct request *q, struct cl_respon
 }
 
 static void wait_idle(const struct world *w, const char *what, uint64_t nth) {
-    for (int i = 0; replicas_in_flight(&w->replicas) || gw_server_in_flight(w->app.server); i++) {
-        if (i == 5000)
+    struct wait wait = {0};
+    while (replicas_in_flight(&w->replicas) || gw_server_in_flight(w->app.server))
+        if (!wait_more(&wait))
             fail_msg("%s, allocation %llu: something stays in flight", what,
                      (unsigned long long)nth);
-        usleep(1000);
-    }
 }
 
 static void assert_same(const struct request *q, uint64_t nth, const struct answer *want,

@@ -4,6 +4,7 @@
 #include "base/mem.h"
 #include "tests/gateway/http_fixture.h"
 #include "tests/support/cmocka_all.h"
+#include "tests/support/wait.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -207,14 +208,12 @@ static void test_client_goes_away(void **state) {
     struct fx *f = *state;
     int fd = cl_connect(f->port);
     cl_puts(fd, HEAD("") "Content-Length: 100000\r\n\r\nhello");
-    while (f->body_bytes < 5)
-        usleep(1000);
+    wait_until(f->body_bytes >= 5);
     close(fd);
     fx_wait_closed(f, 1);
     fd = cl_connect(f->port); // after the whole body, while the answer is awaited
     cl_puts(fd, HEAD("?keep") "Content-Length: 5\r\n\r\nhello");
-    while (f->body_bytes < 10)
-        usleep(1000);
+    wait_until(f->body_bytes >= 10);
     close(fd);
     fx_wait_closed(f, 2);
     cl_assert_status(f->port, GET_HEALTH, 200);
@@ -231,8 +230,7 @@ static void test_budget(void **state) {
         cl_puts(fds[i], HEAD("") "Content-Length: 3000000\r\n\r\nhello");
         if (i == 2)
             expect(fds[i], 503, NULL);
-        while (i < 2 && f.body_bytes < 5 * (size_t)(i + 1))
-            usleep(1000);
+        wait_until(i == 2 || f.body_bytes >= 5 * (size_t)(i + 1));
     }
     close(fds[0]);
     fx_wait_closed(&f, 1);
@@ -249,8 +247,7 @@ static void test_stop_within_a_body(void **state) {
     fx_start(&f, NULL);
     int fd = cl_connect(f.port);
     cl_puts(fd, HEAD("") "Content-Length: 3000000\r\n\r\nhello");
-    while (f.body_bytes < 5)
-        usleep(1000);
+    wait_until(f.body_bytes >= 5);
     fx_stop(&f);
     assert_int_equal(f.closed, 1);
     close(fd);

@@ -3,6 +3,7 @@
 #include "base/mem.h"
 #include "tests/gateway/http_fixture.h"
 #include "tests/support/cmocka_all.h"
+#include "tests/support/wait.h"
 #include <arpa/inet.h>
 #include <errno.h>
 #include <stdio.h>
@@ -58,7 +59,7 @@ static void test_head_timeout(void **state) {
 static void test_body_timeout(void **state) {
     (void)state;
     struct fx f;
-    fx_start(&f, &(struct gw_config){.body_timeout_ns = 1500 * ms});
+    fx_start(&f, &(struct gw_config){.body_timeout_ns = 3000 * ms});
     int length = cl_connect(f.port), chunked = cl_connect(f.port);
     cl_puts(length, "POST /raw HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nhello");
     cl_puts(chunked, "POST /raw HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhel");
@@ -74,7 +75,7 @@ static void test_body_timeout(void **state) {
     int fd = cl_connect(f.port);
     cl_puts(fd, "POST /raw HTTP/1.1\r\nHost: a\r\nContent-Length: 327680\r\n\r\n");
     for (int i = 0; i < 5; i++) {
-        usleep(400000);
+        usleep(700000);
         cl_send(fd, piece, 64 << 10);
     }
     expect_status(fd, 200);
@@ -86,25 +87,25 @@ static void test_body_timeout(void **state) {
 static void test_idle_timeout(void **state) {
     (void)state;
     struct fx f;
-    fx_start(&f, &(struct gw_config){.idle_timeout_ns = 1500 * ms, .header_timeout_ns = 9000 * ms});
+    fx_start(&f, &(struct gw_config){.idle_timeout_ns = 3000 * ms, .header_timeout_ns = 9000 * ms});
     int fd = cl_connect(f.port);
     for (int i = 0; i < 5; i++) { // each request starts the time anew
         cl_puts(fd, GET_HEALTH);
         expect_status(fd, 200);
-        usleep(400000);
+        usleep(700000);
     }
     assert_true(cl_eof(fd));
     close(fd);
     fd = cl_connect(f.port); // a request that is being answered is not idle
     cl_puts(fd, POST_LATER);
     fx_wait_waiting(&f, 1);
-    usleep(1700000);
+    usleep(3200000);
     fx_answer(&f, "late");
     expect_status(fd, 200);
     close(fd);
     fx_stop(&f);
     // Longer than the time after which an idle connection gives its memory back.
-    fx_start(&f, &(struct gw_config){.idle_timeout_ns = 2500 * ms});
+    fx_start(&f, &(struct gw_config){.idle_timeout_ns = 4000 * ms});
     fd = cl_connect(f.port);
     cl_puts(fd, GET_HEALTH);
     expect_status(fd, 200);
@@ -123,8 +124,10 @@ static void test_inflight_bytes(void **state) {
     int a = cl_connect(f.port), b = cl_connect(f.port);
     struct cl_response r;
     char v[32];
-    cl_puts(a, "POST /raw HTTP/1.1\r\nHost: a\r\nContent-Length: 900\r\n\r\nhello");
-    usleep(50000);
+    cl_puts(a, "POST /raw HTTP/1.1\r\nHost: a\r\nContent-Length: 900\r\n"
+               "Expect: 100-continue\r\n\r\n");
+    expect_status(a, 100); // its bytes are counted
+    cl_puts(a, "hello");
     cl_puts(b, "POST /raw HTTP/1.1\r\nHost: a\r\nContent-Length: 101\r\n\r\n");
     char body[900] = {0};
     cl_send(b, body, 101);
@@ -319,9 +322,7 @@ static void test_drain_of_a_slow_reader(void **state) {
     for (ssize_t n = 1; n > 0; got += (size_t)n)
         n = recv(fd, body, 8 << 20, 0);
     assert_in_range(got, (8 << 20) + 100, (8 << 20) + 1000);
-    for (int i = 0; gw_server_in_flight(f.server) && i < 5000; i++)
-        usleep(1000);
-    assert_int_equal(gw_server_in_flight(f.server), 0);
+    wait_until(gw_server_in_flight(f.server) == 0);
     free(body);
     close(fd);
     fx_stop(&f);

@@ -4,6 +4,7 @@
 #include "gateway/deadline.h"
 #include "gateway/loop.h"
 #include "tests/support/cmocka_all.h"
+#include "tests/support/wait.h"
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -68,8 +69,7 @@ static void test_posts(void **state) {
     struct post early = {&t, 0, 0};
     assert_true(gw_loop_post(&t.loop, on_post, &early));
     assert_int_equal(gw__loop_start(&t.loop, "test", NULL), ERR_OK);
-    while (t.turns == 0)
-        usleep(100);
+    wait_until(t.turns > 0);
     t.next[0] = 0;
     for (int i = 0; i < SENDERS; i++) {
         senders[i] = (struct sender){.test = &t, .index = i};

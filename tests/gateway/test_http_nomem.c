@@ -4,6 +4,7 @@
 #include "base/mem.h"
 #include "tests/gateway/http_fixture.h"
 #include "tests/support/cmocka_all.h"
+#include "tests/support/wait.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -107,14 +108,14 @@ static void test_late_answers(void **state) {
         struct cl_response r;
         mem_fail_after(nth, false);
         cl_puts(fd, "POST /later HTTP/1.1\r\nHost: a\r\n\r\n");
-        for (int i = 0; i < 4000; i++) { // the handler has it, or its connection was closed
+        for (struct wait wait = {0};
+             wait_more(&wait);) { // the handler has it, or its connection was closed
             char c;
             pthread_mutex_lock(&f.mutex);
             size_t n = f.n_waiting;
             pthread_mutex_unlock(&f.mutex);
             if (n || recv(fd, &c, 1, MSG_DONTWAIT | MSG_PEEK) >= 0)
                 break;
-            usleep(500);
         }
         if (f.n_waiting)
             fx_on_loop(&f, true, stream, NULL);

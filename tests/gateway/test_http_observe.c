@@ -3,6 +3,7 @@
 #include "base/mem.h"
 #include "tests/gateway/http_fixture.h"
 #include "tests/support/cmocka_all.h"
+#include "tests/support/wait.h"
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -194,14 +195,10 @@ static void test_metrics(void **state) {
                            "\"415\"} ") == 1);
     close(later);
     fx_wait_closed(&f, 1);
-    while (gw_server_in_flight(f.server))
-        usleep(1000);
+    wait_until(gw_server_in_flight(f.server) == 0);
     assert_true(sample(&f, "\ngraft_http_requests_in_flight ") == 0);
     close(fd);
-    for (int i = 0; sample(&f, "\ngraft_http_connections ") > 0; i++) {
-        assert_true(i < 2000);
-        usleep(1000);
-    }
+    wait_until(sample(&f, "\ngraft_http_connections ") <= 0);
     assert_true(sample(&f, "\ngraft_http_receive_bytes_total ") > 100);
     assert_true(sample(&f, "\ngraft_http_send_bytes_total ") > 500);
     fx_stop(&f);
@@ -229,13 +226,13 @@ static void test_stalled_log(void **state) {
     char *log = malloc(8 << 20);
     assert_non_null(log);
     size_t n = 0, seen = 0;
-    for (int tries = 0; seen < lines && tries < 4000; tries++) {
+    for (struct wait wait = {0}; seen < lines;) {
         ssize_t got = read(f.log_read, log + n, 1 << 16);
         for (ssize_t i = 0; i < got; i++)
             seen += log[n + (size_t)i] == '\n';
         n += got > 0 ? (size_t)got : 0;
-        if (got <= 0)
-            usleep(5000);
+        if (got <= 0 && !wait_more(&wait))
+            fail_msg("%zu lines came, not %zu", seen, lines);
     }
     assert_int_equal(seen, lines);
     log[n] = '\0';

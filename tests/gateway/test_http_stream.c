@@ -3,6 +3,7 @@
 #include "base/mem.h"
 #include "tests/gateway/http_fixture.h"
 #include "tests/support/cmocka_all.h"
+#include "tests/support/wait.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -179,8 +180,7 @@ static void test_client_leaves(void **state) {
             if (way == SHUTDOWN)
                 close(fd);
         }
-    while (gw_server_in_flight(f->server))
-        usleep(1000);
+    wait_until(gw_server_in_flight(f->server) == 0);
 }
 
 // A client that shuts its side after a request that is answered at once has its answers.
@@ -383,16 +383,14 @@ static void test_answer_after_the_end(void **state) {
         cl_puts(fd, GET_STREAM);
         fx_on_loop(f, false, drop, NULL);
         reset(fd);
-        while (gw_server_in_flight(f->server))
-            usleep(1000);
+        wait_until(gw_server_in_flight(f->server) == 0);
         fx_on_loop(f, true, answers[i], NULL);
     }
     int fd = cl_connect(f->port);
     cl_puts(fd, POST_LATER);
     fx_on_loop(f, false, drop, NULL);
     reset(fd);
-    while (gw_server_in_flight(f->server))
-        usleep(1000);
+    wait_until(gw_server_in_flight(f->server) == 0);
     fx_answer(f, "nobody hears this");
 }
 
