@@ -13,14 +13,12 @@ static void a_second_request_finds_the_prefix(void **state) {
     struct eng *e = client_engine_over(&d, 64);
     int32_t prompt[100];
     const struct {
-        int32_t n;
         uint64_t salt, version;
-        int32_t cached;
+        int32_t n, cached;
     } steps[] = {
-        {100, 1, 0, 0},  {100, 1, 0, 96}, {97, 1, 0, 96},
-        {96, 1, 0, 80},  {100, 2, 0, 0}, // another salt
-        {100, 1, 5, 0},                  // another adapter version
-        {100, 1, 5, 96},
+        {1, 0, 100, 0}, {1, 0, 100, 96}, {1, 0, 97, 96},
+        {1, 0, 96, 80}, {2, 0, 100, 0},  // another salt
+        {1, 5, 100, 0}, {1, 5, 100, 96}, // another adapter version
     };
     client_prompt(prompt, 100, 1);
     for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {

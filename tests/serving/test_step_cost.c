@@ -95,7 +95,8 @@ static void the_budget_keeps_the_limit(void **state) {
         for (int32_t n = 0; n <= 64; n += 4)
             learn(&c, shape(8, 100, n, 0), 1);
     struct eng__shape base = shape(8, 100, 0, 0);
-    for (double limit = 13e6; limit < 60e6; limit += 5e6) {
+    for (int ms = 13; ms < 60; ms += 5) {
+        double limit = ms * 1e6;
         int32_t n = eng__cost_prefill(&c, &base, 0, limit, 512);
         struct eng__shape s = shape(8, 100, n, 0), more = shape(8, 100, n + 1, 0);
         assert_true(eng__cost_predict(&c, &s) <= limit);
