@@ -4,6 +4,7 @@
 #include "base/mem.h"
 #include "kernels/lora.h"
 #include "model/adapter_internal.h"
+#include "tests/fuzz/fuzz.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,23 +17,18 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 static const struct mdl_config shape = {
     .n_layers = 2, .hidden = 4, .intermediate = 6, .n_heads = 1, .n_kv_heads = 1, .head_dim = 4};
 
-static void check(bool ok) {
-    if (!ok)
-        abort();
-}
-
 static void check_module(const struct mdl_adapter *a, const struct mdl_adapter_module *m,
                          enum mdl_target t) {
     int32_t n, k;
     const float *first = a->memory;
     mdl_target_shape(&shape, t, &n, &k);
-    check(m->r >= 0 && m->r <= a->max_r);
+    fuzz_require(m->r >= 0 && m->r <= a->max_r);
     if (!m->r)
         return;
-    check(isfinite(m->alpha));
-    check(m->a >= first && m->b == m->a + m->r * k && m->b + m->r * n <= first + a->values);
+    fuzz_require(isfinite(m->alpha));
+    fuzz_require(m->a >= first && m->b == m->a + m->r * k && m->b + m->r * n <= first + a->values);
     for (int32_t i = 0; i < m->r * (n + k); i++)
-        check(isfinite(m->a[i]));
+        fuzz_require(isfinite(m->a[i]));
 }
 
 // The file in memory, opened as any other.
@@ -41,10 +37,10 @@ static enum err read_tensors(const uint8_t *data, size_t size, struct mdl_adapte
     struct err_info info;
     struct mdl_file f;
     int fd = memfd_create("adapter", MFD_CLOEXEC);
-    check(fd >= 0 && write(fd, data, size) == (ssize_t)size);
+    fuzz_require(fd >= 0 && write(fd, data, size) == (ssize_t)size);
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
     enum err e = mdl_file_open(-1, path, path, &f, &info);
-    check(e == ERR_OK);
+    fuzz_require(e == ERR_OK);
     e = mdl__adapter_read_tensors(&f, &shape, a, &info);
     mdl_file_close(&f);
     close(fd);
@@ -58,13 +54,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     const uint8_t *nul = size ? memchr(data, 0, size) : NULL;
     size_t n = nul ? (size_t)(nul - data) : size;
     if (mdl__adapter_read_config((const char *)data, n, &shape, NULL, &a, &info) == ERR_OK) {
-        check(a->max_r >= 1 && a->max_r <= KN_LORA_MAX_RANK);
+        fuzz_require(a->max_r >= 1 && a->max_r <= KN_LORA_MAX_RANK);
         if (nul && read_tensors(nul + 1, size - n - 1, a) == ERR_OK)
             for (int32_t i = 0; i < shape.n_layers; i++)
                 for (int t = 0; t < MDL_TARGETS; t++)
                     check_module(a, &a->modules[i][t], (enum mdl_target)t);
         mdl_adapter_destroy(a);
     }
-    check(mem_live_blocks() == live);
+    fuzz_require(mem_live_blocks() == live);
     return 0;
 }

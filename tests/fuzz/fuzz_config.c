@@ -3,16 +3,12 @@
 // accepted must pass the config's own check and give finite RoPE frequencies.
 #include "base/mem.h"
 #include "model/config.h"
+#include "tests/fuzz/fuzz.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-static void check(bool ok) {
-    if (!ok)
-        abort();
-}
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct mdl_config c;
@@ -24,11 +20,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     size_t n = nul ? (size_t)(nul - text) : size;
     if (mdl_config_from_hf(text, n, nul ? nul + 1 : NULL, nul ? size - n - 1 : 0, &c, &info) ==
         ERR_OK) {
-        check(mdl_config_check(&c, &info) == ERR_OK);
+        fuzz_require(mdl_config_check(&c, &info) == ERR_OK);
         mdl_rope_inv_freq(&c, freq);
         for (int i = 0; i < c.head_dim / 2; i++)
-            check(isfinite(freq[i]) && freq[i] >= 0);
+            fuzz_require(isfinite(freq[i]) && freq[i] >= 0);
     }
-    check(mem_live_blocks() == live);
+    fuzz_require(mem_live_blocks() == live);
     return 0;
 }

@@ -7,6 +7,8 @@
 #include "finetune/batcher.h"
 #include "finetune/dataset_internal.h"
 #include "model/bytes.h"
+#include "tests/fuzz/fuzz.h"
+#include "tests/fuzz/fuzz_alphabet.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,11 +22,6 @@ static const char template_text[] =
     "{% endfor %}{% if tools %}{{ tools | tojson }}{% endif %}"
     "{% if add_generation_prompt %}{{ 'assistant:' }}{% endif %}";
 
-static void check(bool ok) {
-    if (!ok)
-        abort();
-}
-
 // All bytes, a few merges, two control tokens.
 static struct tokenizer *make_tokenizer(void) {
     enum { MERGES = 4, ALL = 256 + MERGES + 2 };
@@ -33,14 +30,7 @@ static struct tokenizer *make_tokenizer(void) {
     struct tok_str tokens[ALL], merges[MERGES];
     int32_t types[ALL];
     char alphabet[256][3];
-    uint32_t next = 256;
-    for (uint32_t b = 0; b < 256; b++) {
-        bool prints = (b >= 0x21 && b <= 0x7e) || (b >= 0xa1 && b != 0xad);
-        tokens[b] =
-            (struct tok_str){alphabet[b], (size_t)utf8_encode(prints ? b : next, alphabet[b])};
-        next += !prints;
-        types[b] = 1;
-    }
+    fuzz_alphabet(tokens, types, alphabet);
     for (size_t i = 0; i < MERGES; i++) {
         tokens[256 + i] = (struct tok_str){more[i], 2};
         merges[i] = (struct tok_str){lines[i], 3};
@@ -63,13 +53,13 @@ static struct tokenizer *make_tokenizer(void) {
         .add_bos = true,
     };
     struct tokenizer *t = NULL;
-    check(tokenizer_from_gguf(&g, &t, NULL) == ERR_OK);
+    fuzz_require(tokenizer_from_gguf(&g, &t, NULL) == ERR_OK);
     return t;
 }
 
 static int memory_file(const uint8_t *p, size_t n, char path[64]) {
     int fd = memfd_create("fuzz", MFD_CLOEXEC);
-    check(fd >= 0 && write(fd, p, n) == (ssize_t)n);
+    fuzz_require(fd >= 0 && write(fd, p, n) == (ssize_t)n);
     snprintf(path, 64, "/proc/self/fd/%d", fd);
     return fd;
 }
@@ -81,7 +71,7 @@ static void use(struct ft_dataset *d) {
     int64_t n = ft_dataset_samples(d), tokens = 0, overlap;
     for (int64_t i = 0; i < n; i++) {
         enum err rc = ft_dataset_read(d, i, &s, &info);
-        check(rc == ERR_OK || (info.message[0] && info.code == rc));
+        fuzz_require(rc == ERR_OK || (info.message[0] && info.code == rc));
         if (rc)
             continue;
         int32_t targets = 0;
@@ -89,11 +79,12 @@ static void use(struct ft_dataset *d) {
             targets += s.mask[t];
         for (int32_t t = 0; t < s.n2; t++)
             targets += s.mask2[t];
-        check(targets == ft_dataset_supervised(d, i) && s.n + s.n2 == ft_dataset_length(d, i));
+        fuzz_require(targets == ft_dataset_supervised(d, i) &&
+                     s.n + s.n2 == ft_dataset_length(d, i));
         tokens += s.n + s.n2;
     }
-    check(tokens <= ft_dataset_report(d)->tokens);
-    check(ft_dataset_overlap(d, d, &overlap) == ERR_OK && overlap == n);
+    fuzz_require(tokens <= ft_dataset_report(d)->tokens);
+    fuzz_require(ft_dataset_overlap(d, d, &overlap) == ERR_OK && overlap == n);
     ft_sample_fini(&s);
 }
 
@@ -103,7 +94,7 @@ static void fuzz_cache(const uint8_t *p, size_t n) {
     struct ft_dataset *d = NULL;
     struct err_info info = {0};
     enum err rc = ft_dataset_open(path, &d, &info);
-    check((rc == ERR_OK) == (d != NULL) && (d || info.message[0]));
+    fuzz_require((rc == ERR_OK) == (d != NULL) && (d || info.message[0]));
     if (d)
         use(d);
     ft_dataset_close(d);
@@ -124,7 +115,7 @@ static void seal(uint8_t *p, size_t n) {
         uint64_t bytes = 8 + 4 * ((uint64_t)(uint32_t)e.n + (uint32_t)e.n2);
         if (e.offset >= index || bytes > index - e.offset)
             continue;
-        check(sha256(p + e.offset, (size_t)bytes, sum) == ERR_OK);
+        fuzz_require(sha256(p + e.offset, (size_t)bytes, sum) == ERR_OK);
         memcpy(p + index + i * FT__ENTRY + FT__ENTRY - FT__HASH, sum, FT__HASH);
     }
     ft__head_put(p);
@@ -133,15 +124,15 @@ static void seal(uint8_t *p, size_t n) {
     ft__put64(trailer + 8 + 8 * 3, samples);
     ft__put64(trailer + 8 + 8 * 13, index);
     ft__put64(trailer + 8 + 8 * 14, n);
-    check(sha256(p + index, samples * FT__ENTRY, trailer + 256 + 64) == ERR_OK);
-    check(sha256(trailer, FT__TRAILER - 32, trailer + FT__TRAILER - 32) == ERR_OK);
+    fuzz_require(sha256(p + index, samples * FT__ENTRY, trailer + 256 + 64) == ERR_OK);
+    fuzz_require(sha256(trailer, FT__TRAILER - 32, trailer + FT__TRAILER - 32) == ERR_OK);
 }
 
 static void fuzz_sealed(const uint8_t *p, size_t n) {
     if (n < FT__HEAD + FT__TRAILER)
         return;
     uint8_t *copy = malloc(n);
-    check(copy != NULL);
+    fuzz_require(copy != NULL);
     memcpy(copy, p, n);
     seal(copy, n);
     fuzz_cache(copy, n);
@@ -150,15 +141,15 @@ static void fuzz_sealed(const uint8_t *p, size_t n) {
 
 static void check_report(const struct ft_dataset_report *r, enum err rc,
                          const struct err_info *info) {
-    check(rc == ERR_OK || info->message[0]);
-    check(rc != ERR_OK || (r->n_errors == 0 && r->samples > 0));
+    fuzz_require(rc == ERR_OK || info->message[0]);
+    fuzz_require(rc != ERR_OK || (r->n_errors == 0 && r->samples > 0));
     for (int64_t i = 0; i < r->n_errors && i < FT_MAX_ERRORS; i++) {
         const struct ft_line_error *e = &r->errors[i];
-        check(e->code && e->text[0] && utf8_valid(e->text, strlen(e->text)) && e->line >= 0 &&
-              e->line <= r->lines);
+        fuzz_require(e->code && e->text[0] && utf8_valid(e->text, strlen(e->text)) &&
+                     e->line >= 0 && e->line <= r->lines);
     }
-    check(r->supervised >= r->samples && r->tokens >= r->supervised + r->samples &&
-          r->duplicates <= r->samples);
+    fuzz_require(r->supervised >= r->samples && r->tokens >= r->supervised + r->samples &&
+                 r->duplicates <= r->samples);
 }
 
 static void plan(struct ft_dataset *d) {
@@ -173,16 +164,16 @@ static void plan(struct ft_dataset *d) {
     struct ft_plan *p;
     struct ft_row row = {0};
     int64_t targets = 0;
-    check(ft_plan_create(&cfg, &p, NULL) == ERR_OK);
+    fuzz_require(ft_plan_create(&cfg, &p, NULL) == ERR_OK);
     for (int64_t i = 0; i < ft_plan_steps(p); i++) {
         struct ft_plan_step s;
-        check(ft_plan_at(p, i, &s, NULL) == ERR_OK);
+        fuzz_require(ft_plan_at(p, i, &s, NULL) == ERR_OK);
         for (int32_t j = 0; j < s.n_rows; j++) {
-            check(ft_row_read(d, &s, j, 1, &row, NULL) == ERR_OK);
+            fuzz_require(ft_row_read(d, &s, j, 1, &row, NULL) == ERR_OK);
             targets += row.targets;
         }
     }
-    check(targets == ft_dataset_report(d)->supervised);
+    fuzz_require(targets == ft_dataset_report(d)->supervised);
     ft_row_fini(&row);
     ft_plan_destroy(p);
 }
@@ -193,8 +184,8 @@ static void fuzz_lines(const uint8_t *p, size_t n, int how, bool preference) {
     struct err_info info = {0};
     struct chat_template *t = NULL;
     struct tokenizer *tokenizer = make_tokenizer();
-    check(chat_template_parse(template_text, strlen(template_text), &t, NULL) == ERR_OK);
-    check(mkdtemp(folder) != NULL);
+    fuzz_require(chat_template_parse(template_text, strlen(template_text), &t, NULL) == ERR_OK);
+    fuzz_require(mkdtemp(folder) != NULL);
     snprintf(cache, sizeof cache, "%s/cache", folder);
     int fd = memory_file(p, n, path);
     struct ft_dataset_opts opts = {
@@ -210,14 +201,14 @@ static void fuzz_lines(const uint8_t *p, size_t n, int how, bool preference) {
     check_report(&report, rc, &info);
     struct ft_dataset *d = NULL;
     enum err opened = ft_dataset_open(cache, &d, &info);
-    check(opened == (rc ? ERR_NOT_FOUND : ERR_OK));
+    fuzz_require(opened == (rc ? ERR_NOT_FOUND : ERR_OK));
     if (d) {
-        check(!memcmp(ft_dataset_report(d), &report, sizeof report));
+        fuzz_require(!memcmp(ft_dataset_report(d), &report, sizeof report));
         use(d);
         plan(d);
         unlink(cache);
     }
-    check(rmdir(folder) == 0); // nothing else was left
+    fuzz_require(rmdir(folder) == 0); // nothing else was left
     ft_dataset_close(d);
     close(fd);
     chat_template_destroy(t);
@@ -235,6 +226,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         fuzz_sealed(data + 1, size - 1);
     else
         fuzz_lines(data + 1, size - 1, how >> 2, how % 4 == 3);
-    check(mem_live_blocks() == live);
+    fuzz_require(mem_live_blocks() == live);
     return 0;
 }

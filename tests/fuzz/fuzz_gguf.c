@@ -5,6 +5,7 @@
 #include "base/mem.h"
 #include "model/gguf.h"
 #include "model/source.h"
+#include "tests/fuzz/fuzz.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -12,18 +13,14 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static void check(bool ok) {
-    if (!ok)
-        abort();
-}
-
 static void parse_part(const uint8_t *data, size_t size) {
     struct gguf whole, part;
     struct err_info info;
     enum err e = gguf_parse(data, size, size, &whole, &info);
-    check(e != ERR_AGAIN);
+    fuzz_require(e != ERR_AGAIN);
     enum err half = gguf_parse(data, size / 2, size, &part, &info);
-    check(e == ERR_OK ? half == (whole.len <= size / 2 ? ERR_OK : ERR_AGAIN) : half != ERR_OK);
+    fuzz_require(e == ERR_OK ? half == (whole.len <= size / 2 ? ERR_OK : ERR_AGAIN)
+                             : half != ERR_OK);
     if (!half)
         gguf_fini(&part);
     if (!e)
@@ -37,8 +34,8 @@ static void use(const struct mdl_source *s) {
     for (size_t i = 0; i < mdl_source_tensor_count(s); i++) {
         const struct mdl_tensor *x = mdl_source_tensor_at(s, i);
         size_t n = x->bytes < sizeof last ? x->bytes : sizeof last;
-        check(mdl_source_read(s, x, x->bytes - n, n, last, &info) == ERR_OK);
-        check(mdl_source_tensor(s, x->name) == x);
+        fuzz_require(mdl_source_read(s, x, x->bytes - n, n, last, &info) == ERR_OK);
+        fuzz_require(mdl_source_tensor(s, x->name) == x);
     }
     if (mdl_source_tokenizer(s, &t, &info) == ERR_OK)
         tokenizer_destroy(t);
@@ -52,14 +49,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     int64_t live = mem_live_blocks();
     if (fd < 0)
         fd = memfd_create("model", MFD_CLOEXEC);
-    check(fd >= 0 && ftruncate(fd, (off_t)size) == 0);
-    check(pwrite(fd, data, size, 0) == (ssize_t)size);
+    fuzz_require(fd >= 0 && ftruncate(fd, (off_t)size) == 0);
+    fuzz_require(pwrite(fd, data, size, 0) == (ssize_t)size);
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
     parse_part(data, size);
     if (mdl_source_open(path, &s, &info) == ERR_OK) {
         use(s);
         mdl_source_close(s);
     }
-    check(mem_live_blocks() == live);
+    fuzz_require(mem_live_blocks() == live);
     return 0;
 }

@@ -6,6 +6,7 @@
 #include "base/mem.h"
 #include "gateway/http_parse.h"
 #include "gateway/router.h"
+#include "tests/fuzz/fuzz.h"
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -96,12 +97,7 @@ static void read_all(const uint8_t *data, size_t size, uint32_t seed, struct rea
     gw_parse_init(&p, &limits);
     size_t at = 0;
     while (at < size && out->n < MAX_MESSAGES) {
-        size_t piece = size - at;
-        if (seed) {
-            seed = seed * 1664525u + 1013904223u;
-            size_t cut = 1 + (seed >> 24) % (seed & 0x100000 ? 3 : 64);
-            piece = cut < piece ? cut : piece;
-        }
+        size_t piece = fuzz_cut(&seed, size - at);
         char *copy = malloc(piece); // of its own size, so that reading beyond it is seen
         require(copy != NULL);
         memcpy(copy, data + at, piece);

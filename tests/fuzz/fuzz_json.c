@@ -4,6 +4,7 @@
 // A document that is nested as deep as the library allows is one level too deep here.
 #include "base/json_load.h"
 #include "base/mem.h"
+#include "tests/fuzz/fuzz.h"
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,11 +12,6 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 enum { DEEPEST = 2048 }; // JSON_PARSER_MAX_DEPTH of the library
-
-static void check(bool ok) {
-    if (!ok)
-        abort();
-}
 
 static bool same_error(const json_error_t *a, const json_error_t *b) {
     // Of bytes that are no UTF-8 behind what is wrong already the one may hear before the other.
@@ -48,11 +44,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     // Behind a number the library does not see a NUL.
     const bool unlike = memchr(text, 0, n) || (!value && is_too_deep(text, n, &got));
     if (failed)
-        check(!value);
+        fuzz_require(!value);
     else if (!unlike)
-        check(whole ? value && json_equal(whole, value) : !value && same_error(&want, &got));
+        fuzz_require(whole ? value && json_equal(whole, value) : !value && same_error(&want, &got));
     json_decref(value);
     json_decref(whole);
-    check(mem_live_blocks() == 0);
+    fuzz_require(mem_live_blocks() == 0);
     return 0;
 }

@@ -2,6 +2,7 @@
 // A multipart body, read twice, cut at different places: both readings must agree. Input: a byte
 // that seeds the cuts, then the body, whose boundary is "b".
 #include "gateway/multipart.h"
+#include "tests/fuzz/fuzz.h"
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -62,12 +63,7 @@ static void read_all(const uint8_t *data, size_t size, uint32_t seed, struct rea
     *out = (struct reading){0};
     mp_init(m, "b", &calls, out);
     for (size_t at = 0; at < size && !out->end;) {
-        size_t piece = size - at;
-        if (seed) {
-            seed = seed * 1664525u + 1013904223u;
-            size_t cut = 1 + (seed >> 24) % (seed & 0x100000 ? 3 : 64);
-            piece = cut < piece ? cut : piece;
-        }
+        size_t piece = fuzz_cut(&seed, size - at);
         char *copy = malloc(piece); // of its own size, so that reading beyond it is seen
         require(copy != NULL);
         memcpy(copy, data + at, piece);

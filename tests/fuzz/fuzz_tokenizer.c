@@ -5,6 +5,8 @@
 #include "base/mem.h"
 #include "base/utf8.h"
 #include "model/tokenizer.h"
+#include "tests/fuzz/fuzz.h"
+#include "tests/fuzz/fuzz_alphabet.h"
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,26 +18,21 @@ enum { MAX_ENTRIES = 400 };
 static const char sample[] =
     "Hello  <s>it's 1234 ab\r\n\t<s> \xe5\xad\x97\xcc\x81 <|a|>\xf0\x9f\x98\x80 x";
 
-static void check(bool ok) {
-    if (!ok)
-        abort();
-}
-
 static struct tok_ids encode_twice(const struct tokenizer *t, const char *text, size_t n) {
     struct tok_encode_opts opts = {.add_special = true, .parse_special = true};
     struct tok_ids ids = {0}, limited = {0};
     struct err_info info;
     enum err e = tokenizer_encode(t, text, n, &opts, &ids, &info);
-    check(e == ERR_OK || info.code == e);
+    fuzz_require(e == ERR_OK || info.code == e);
     for (size_t i = 0; i < ids.n; i++)
-        check((uint32_t)ids.ids[i] < tokenizer_vocab_size(t));
+        fuzz_require((uint32_t)ids.ids[i] < tokenizer_vocab_size(t));
     if (e == ERR_OK && ids.n) { // one id less never fits, and as many always do
         opts.max_ids = ids.n;
-        check(tokenizer_encode(t, text, n, &opts, &limited, NULL) == ERR_OK);
-        check(limited.n == ids.n && !memcmp(limited.ids, ids.ids, ids.n * sizeof(*ids.ids)));
+        fuzz_require(tokenizer_encode(t, text, n, &opts, &limited, NULL) == ERR_OK);
+        fuzz_require(limited.n == ids.n && !memcmp(limited.ids, ids.ids, ids.n * sizeof(*ids.ids)));
         opts.max_ids = ids.n - 1;
         if (opts.max_ids)
-            check(tokenizer_encode(t, text, n, &opts, &limited, NULL) == ERR_CONTEXT);
+            fuzz_require(tokenizer_encode(t, text, n, &opts, &limited, NULL) == ERR_CONTEXT);
     }
     tok_ids_fini(&limited);
     return ids;
@@ -45,7 +42,7 @@ static void use(struct tokenizer *t) {
     struct tok_ids ids = encode_twice(t, sample, sizeof(sample) - 1);
     struct buf out;
     buf_init(&out, 0);
-    check(tokenizer_decode(t, ids.ids, ids.n, false, &out) == ERR_OK);
+    fuzz_require(tokenizer_decode(t, ids.ids, ids.n, false, &out) == ERR_OK);
     buf_fini(&out);
     tok_ids_fini(&ids);
     for (uint32_t id = 0; id < tokenizer_vocab_size(t) && id < MAX_ENTRIES; id++) {
@@ -60,11 +57,11 @@ static void fuzz_json(const char *p, size_t n) {
     struct tokenizer *t;
     struct err_info info = {0};
     enum err e = tokenizer_from_hf(p, n, n % 3 ? NULL : p, n, &t, &info);
-    check((e == ERR_OK) == (t != NULL));
+    fuzz_require((e == ERR_OK) == (t != NULL));
     if (t)
         use(t);
     else
-        check(info.code == e && info.message[0]);
+        fuzz_require(info.code == e && info.message[0]);
 }
 
 // Lines before an empty one are tokens, their first byte the type; the others are merges.
@@ -100,11 +97,11 @@ static void fuzz_gguf(const char *p, size_t n) {
     struct tokenizer *t;
     struct err_info info = {0};
     enum err e = tokenizer_from_gguf(&g, &t, &info);
-    check((e == ERR_OK) == (t != NULL));
+    fuzz_require((e == ERR_OK) == (t != NULL));
     if (t)
         use(t);
     else
-        check(info.code == e && info.message[0]);
+        fuzz_require(info.code == e && info.message[0]);
 }
 
 // All bytes, a chain of merges and three added tokens.
@@ -125,14 +122,7 @@ static struct tokenizer *fixed_tokenizer(int which) {
     struct tok_str tokens[ALL], merges[MORE];
     int32_t types[ALL];
     char alphabet[256][3];
-    uint32_t next = 256;
-    for (uint32_t b = 0; b < 256; b++) {
-        bool prints = (b >= 0x21 && b <= 0x7e) || (b >= 0xa1 && b != 0xad);
-        tokens[b] =
-            (struct tok_str){alphabet[b], (size_t)utf8_encode(prints ? b : next, alphabet[b])};
-        next += !prints;
-        types[b] = 1;
-    }
+    fuzz_alphabet(tokens, types, alphabet);
     for (size_t i = 0; i < MORE; i++) {
         tokens[256 + i] = (struct tok_str){more[i], strlen(more[i])};
         merges[i] = (struct tok_str){lines[i], strlen(lines[i])};
@@ -154,7 +144,7 @@ static struct tokenizer *fixed_tokenizer(int which) {
                                .eot = -1};
     struct tokenizer *t = NULL;
     struct err_info info = {0};
-    check(tokenizer_from_gguf(&g, &t, &info) == ERR_OK);
+    fuzz_require(tokenizer_from_gguf(&g, &t, &info) == ERR_OK);
     return t;
 }
 
@@ -164,21 +154,21 @@ static void fuzz_text(int which, const char *p, size_t n) {
     struct tok_ids ids = encode_twice(t, p, n), cut = {0}, literal = {0};
     struct buf out;
     buf_init(&out, 0);
-    check(tokenizer_decode(t, ids.ids, ids.n, false, &out) == ERR_OK);
+    fuzz_require(tokenizer_decode(t, ids.ids, ids.n, false, &out) == ERR_OK);
     if (valid)
-        check(out.len == n && (n == 0 || !memcmp(out.data, p, n)));
+        fuzz_require(out.len == n && (n == 0 || !memcmp(out.data, p, n)));
     else
-        check(ids.n == 0);
+        fuzz_require(ids.n == 0);
     // Literal text gives the same ids wherever it is cut, and none of them is special.
     struct tok_encode_opts opts = {.parse_special = true};
     struct tok_piece pieces[] = {{p, n / 3, true}, {p + n / 3, n - n / 3, true}};
     enum err e = tokenizer_encode_pieces(t, pieces, 2, &opts, &cut, NULL);
     opts.parse_special = false;
-    check(tokenizer_encode(t, p, n, &opts, &literal, NULL) == e && (e == ERR_OK) == valid);
-    check(cut.n == literal.n &&
-          (!cut.n || !memcmp(cut.ids, literal.ids, cut.n * sizeof(*cut.ids))));
+    fuzz_require(tokenizer_encode(t, p, n, &opts, &literal, NULL) == e && (e == ERR_OK) == valid);
+    fuzz_require(cut.n == literal.n &&
+                 (!cut.n || !memcmp(cut.ids, literal.ids, cut.n * sizeof(*cut.ids))));
     for (size_t i = 0; i < cut.n; i++)
-        check(!tokenizer_is_special(t, cut.ids[i]));
+        fuzz_require(!tokenizer_is_special(t, cut.ids[i]));
     buf_fini(&out);
     tok_ids_fini(&ids);
     tok_ids_fini(&cut);
@@ -198,6 +188,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         fuzz_gguf(p, n);
     else
         fuzz_text(data[0] % 3, p, n);
-    check(mem_live_blocks() == live);
+    fuzz_require(mem_live_blocks() == live);
     return 0;
 }

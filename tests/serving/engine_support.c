@@ -329,6 +329,18 @@ void client_close(struct client *c) {
     mem_free(c);
 }
 
+struct client *client_ask(struct eng *e, const int32_t *prompt, int32_t n_prompt,
+                          int32_t max_tokens) {
+    struct client *c = client_of(prompt, n_prompt, max_tokens);
+    client_send(c, e);
+    return c;
+}
+
+void client_close_all(struct client *const *clients, int32_t n) {
+    for (int32_t i = 0; i < n; i++)
+        client_close(clients[i]);
+}
+
 void check_pool(const struct eng *e) {
     const struct kv_seq *seqs[64];
     MUST(e->sched.n_running <= 64);

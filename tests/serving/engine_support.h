@@ -50,11 +50,14 @@ struct client *client_of(const int32_t *prompt, int32_t n_prompt, int32_t max_to
 void client_expect(struct client *c, int32_t max_model_len);
 enum err client_submit(struct client *c, struct eng *e, struct err_info *info);
 void client_send(struct client *c, struct eng *e); // works out and submits; it must be accepted
+struct client *client_ask(struct eng *e, const int32_t *prompt, int32_t n_prompt,
+                          int32_t max_tokens); // client_of, sent
 // Takes up to `most` events and compares them; the number taken.
 int32_t client_take(struct client *c, int32_t most);
 bool client_done(const struct client *c); // all ENDs came
 void client_release(struct client *c);    // after client_done: everything that must come has come
 void client_close(struct client *c);      // releases and frees one that must be done
+void client_close_all(struct client *const *clients, int32_t n);
 uint32_t client_rnd(uint64_t *rng, uint32_t n);
 
 // An engine over a fake device; the device must outlive it.

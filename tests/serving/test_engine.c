@@ -146,10 +146,8 @@ static void paused_sequences_give_way_first(void **state) {
     int32_t prompt[30];
     client_prompt(prompt, 30, 6);
     struct client *c[3];
-    for (int i = 0; i < 3; i++) {
-        c[i] = client_of(prompt, 30, 150);
-        client_send(c[i], e);
-    }
+    for (int i = 0; i < 3; i++)
+        c[i] = client_ask(e, prompt, 30, 150);
     // 0 is the most senior, but nobody reads it: 1 and 2 run to their end.
     struct client *readers[] = {c[1], c[2]};
     client_run(e, readers, 2);
@@ -159,9 +157,7 @@ static void paused_sequences_give_way_first(void **state) {
     assert_int_equal(eng__req_of(c[0]->stream)->choices[0].state, ENG__QUEUED);
     client_run(e, c, 1);
     assert_true(client_done(c[0]));
-    for (int i = 0; i < 3; i++) {
-        client_close(c[i]);
-    }
+    client_close_all(c, 3);
     while (eng_step(e))
         ;
     check_empty(e);
@@ -178,18 +174,14 @@ static void a_paused_place_is_taken_at_once(void **state) {
     int32_t prompt[30];
     client_prompt(prompt, 30, 6);
     struct client *c[2];
-    for (int i = 0; i < 2; i++) {
-        c[i] = client_of(prompt, 30, 150);
-        client_send(c[i], e);
-    }
+    for (int i = 0; i < 2; i++)
+        c[i] = client_ask(e, prompt, 30, 150);
     // As the thread does it: a turn that did nothing is followed by sleep.
     while (eng_step(e))
         client_take(c[1], INT32_MAX);
     assert_true(client_done(c[1]));
     client_run(e, c, 1);
-    for (int i = 0; i < 2; i++) {
-        client_close(c[i]);
-    }
+    client_close_all(c, 2);
     eng_destroy(e);
 }
 
@@ -204,8 +196,7 @@ static void a_prompt_waits_until_all_its_blocks_are_there(void **state) {
     struct client *c[2];
     for (int i = 0; i < 2; i++) {
         client_prompt(prompt, 160, i); // ten blocks each
-        c[i] = client_of(prompt, 160, 4);
-        client_send(c[i], e);
+        c[i] = client_ask(e, prompt, 160, 4);
     }
     while (!client_done(c[0])) { // the first has not taken all its blocks yet, but they are its own
         eng_step(e);
@@ -214,9 +205,7 @@ static void a_prompt_waits_until_all_its_blocks_are_there(void **state) {
                     eng__req_of(c[1]->stream)->choices[0].state == ENG__QUEUED);
     }
     client_run(e, c, 2);
-    for (int i = 0; i < 2; i++) {
-        client_close(c[i]);
-    }
+    client_close_all(c, 2);
     eng_destroy(e);
 }
 
@@ -247,9 +236,7 @@ static void priority_runs_first_and_displaces(void **state) {
     client_run(e, c, 2);
     assert_true(client_done(c[0]));
     assert_true(client_done(c[1]));
-    for (int i = 0; i < 3; i++) {
-        client_close(c[i]);
-    }
+    client_close_all(c, 3);
     eng_destroy(e);
 }
 
@@ -303,9 +290,7 @@ static void a_steady_decode_allocates_nothing(void **state) {
     assert_int_equal(steps, 100);
     assert_int_equal(mem_fail_count(), steps); // the fake forward's own, one a step
     client_run(e, c, 8);
-    for (int i = 0; i < 8; i++) {
-        client_close(c[i]);
-    }
+    client_close_all(c, 8);
     eng_destroy(e);
     metrics_destroy(m);
 }

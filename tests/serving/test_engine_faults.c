@@ -10,8 +10,7 @@
 static void expect_healthy(struct eng *e) {
     int32_t prompt[40];
     client_prompt(prompt, 40, 3);
-    struct client *c = client_of(prompt, 40, 10);
-    client_send(c, e);
+    struct client *c = client_ask(e, prompt, 40, 10);
     client_run(e, &c, 1);
     assert_int_equal(c->choices[0].got, 10);
     client_close(c);
@@ -139,8 +138,7 @@ static void a_device_error_fails_that_step_only(void **state) {
             assert_int_equal(c[i]->choices[0].error, kind == 0 ? ERR_NOMEM : ERR_DEVICE);
         assert_int_equal(c[2]->choices[0].error, kind == 2 ? ERR_DEVICE : ERR_OK);
         assert_int_equal(d.fail_begin + d.fail_run + d.fail_copy, 0);
-        for (int i = 0; i < 3; i++)
-            client_close(c[i]);
+        client_close_all(c, 3);
         expect_healthy(e);
     }
     eng_destroy(e);
