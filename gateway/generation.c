@@ -471,4 +471,6 @@ void generation_start(struct gw_request *r, struct app *app, const struct gen_sp
     r->on_close = on_close;
     r->on_writable = on_writable;
     schedule_keep_alive(g);
+    if (!g->keep_alive) // a turn that could not be posted would never be made up for
+        fail_nomem(g);
 }
