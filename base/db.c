@@ -6,6 +6,7 @@
 #include "base/thread.h"
 #include <errno.h>
 #include <sqlite3.h>
+#include <stdio.h>
 #include <string.h>
 
 enum { BUSY_MS = 5000, ROOM_PAGES = 32 };
@@ -163,6 +164,11 @@ const char *db_text(struct db_rows *q, int col) {
         return "";
     }
     return (const char *)s;
+}
+
+void db_copy(struct db_rows *q, int col, char *out, size_t cap) {
+    const char *s = db_text(q, col);
+    snprintf(out, cap, "%s", s ? s : "");
 }
 
 const void *db_blob(const struct db_rows *q, int col, size_t *n) {

@@ -83,5 +83,6 @@ bool db_is_null(const struct db_rows *q, int col);
 int64_t db_int(const struct db_rows *q, int col); // null: 0
 double db_real(const struct db_rows *q, int col); // null: 0
 const char *db_text(struct db_rows *q, int col);  // NULL for null; until the next db_next
+void db_copy(struct db_rows *q, int col, char *out, size_t cap); // text, cut to fit; null is empty
 const void *db_blob(const struct db_rows *q, int col, size_t *n);
 enum err db_rows_end(struct db_rows *q, struct err_info *info); // also after a failed db_query

@@ -20,23 +20,19 @@ static enum err not_found(struct err_info *info, const char *param, const char *
     return err_set(info, ERR_NOT_FOUND, param, "No such File object: %.64s", id);
 }
 
-static void copy(char *to, size_t cap, const char *from) {
-    snprintf(to, cap, "%s", from ? from : "");
-}
-
 static void read_row(struct db_rows *q, struct ft_file *f) {
     *f = (struct ft_file){0};
-    copy(f->id, sizeof f->id, db_text(q, 0));
+    db_copy(q, 0, f->id, sizeof f->id);
     f->tenant = (uint64_t)db_int(q, 1);
-    copy(f->filename, sizeof f->filename, db_text(q, 2));
-    copy(f->purpose, sizeof f->purpose, db_text(q, 3));
+    db_copy(q, 2, f->filename, sizeof f->filename);
+    db_copy(q, 3, f->purpose, sizeof f->purpose);
     f->bytes = db_int(q, 4);
     f->created_at = db_int(q, 5);
     f->expires_at = db_int(q, 6);
-    copy(f->sha256, sizeof f->sha256, db_text(q, 7));
+    db_copy(q, 7, f->sha256, sizeof f->sha256);
     const char *status = db_text(q, 8);
     f->error = status && !strcmp(status, "error");
-    copy(f->status_details, sizeof f->status_details, db_text(q, 9));
+    db_copy(q, 9, f->status_details, sizeof f->status_details);
 }
 
 // ---- uploads
@@ -268,7 +264,7 @@ static enum err check_unused(struct ft_home *h, const char *id, struct err_info 
     enum err e = db_query(h->db, &q, info, "SELECT (" USED " LIMIT 1) FROM files WHERE id = ?",
                           DB_ARGS(db_t(id)));
     if (!e && db_next(&q))
-        copy(job, sizeof job, db_text(&q, 0));
+        db_copy(&q, 0, job, sizeof job);
     e = db_rows_end(&q, info);
     if (e || !job[0])
         return e;
@@ -314,7 +310,7 @@ static enum err expire(struct ft_home *h, char id[FT_ID_MAX], struct err_info *i
                  "SELECT id FROM files WHERE expires_at <= ? AND NOT EXISTS (" USED ") LIMIT 1",
                  DB_ARGS(db_i(ft_now(h))));
     if (!e && db_next(&q))
-        copy(id, FT_ID_MAX, db_text(&q, 0));
+        db_copy(&q, 0, id, FT_ID_MAX);
     e = db_rows_end(&q, info);
     if (!e && id[0])
         e = db_run(h->db, NULL, info, "DELETE FROM files WHERE id = ?", DB_ARGS(db_t(id)));
@@ -378,7 +374,7 @@ static enum err compare(struct ft_home *h, const char *id, const uint8_t *digest
     enum err e =
         db_query(h->db, &q, info, "SELECT sha256 FROM files WHERE id = ?", DB_ARGS(db_t(id)));
     if (!e && db_next(&q))
-        copy(was, sizeof was, db_text(&q, 0));
+        db_copy(&q, 0, was, sizeof was);
     e = db_rows_end(&q, info);
     if (digest)
         hex_encode(digest, SHA256_BYTES, hex);
@@ -414,7 +410,7 @@ static enum err check_content(struct ft_home *h, struct err_info *info) {
                               DB_ARGS(db_i(seq)));
         if (!e && db_next(&q)) {
             seq = db_int(&q, 0);
-            copy(id, sizeof id, db_text(&q, 1));
+            db_copy(&q, 1, id, sizeof id);
             bytes = db_int(&q, 2);
         }
         e = db_rows_end(&q, info);

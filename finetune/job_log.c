@@ -12,10 +12,6 @@ void ft__events_bump(struct ft_home *h) {
     atomic_fetch_add_explicit(&h->events, 1, memory_order_acq_rel);
 }
 
-static void copy(char *to, size_t cap, const char *from) {
-    snprintf(to, cap, "%s", from ? from : "");
-}
-
 enum err ft__event_insert(struct ft_home *h, int64_t job_seq, const char *level, const char *type,
                           const char *message, const char *data, struct err_info *info) {
     char id[FT_ID_MAX];
@@ -118,7 +114,7 @@ static enum err events(struct ft_home *h, const struct ft_page *p,
             break;
         }
         struct ft_event event = {.seq = db_int(&q, 0), .created_at = db_int(&q, 2)};
-        copy(event.id, sizeof event.id, db_text(&q, 1));
+        db_copy(&q, 1, event.id, sizeof event.id);
         event.level = db_text(&q, 3);
         event.type = db_text(&q, 4);
         event.message = db_text(&q, 5);
@@ -185,7 +181,7 @@ static enum err checkpoints(struct ft_home *h, const struct ft_page *p,
         }
         struct ft_checkpoint_row c = {
             .created_at = db_int(&q, 1), .step = db_int(&q, 2), .job = p->job};
-        copy(c.id, sizeof c.id, db_text(&q, 0));
+        db_copy(&q, 0, c.id, sizeof c.id);
         c.model = db_text(&q, 3);
         c.metrics = db_text(&q, 4);
         if (!q.rc)

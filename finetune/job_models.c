@@ -37,7 +37,7 @@ static enum err find_id(struct ft_home *h, const char *name, char id[FT_ID_MAX],
     enum err e = db_query(h->db, &q, info, "SELECT id FROM jobs WHERE id >= ? AND id < ? LIMIT 1",
                           DB_ARGS(db_t(low), db_t(high)));
     if (!e && db_next(&q))
-        snprintf(id, FT_ID_MAX, "%s", db_text(&q, 0) ? db_text(&q, 0) : "");
+        db_copy(&q, 0, id, FT_ID_MAX);
     return db_rows_end(&q, info);
 }
 

@@ -66,10 +66,6 @@ void ft_job_model_name(const struct ft_job *j, const char *suffix, char *out, si
 
 // ---- rows
 
-static void copy(char *to, size_t cap, const char *from) {
-    snprintf(to, cap, "%s", from ? from : "");
-}
-
 static char *own(struct db_rows *q, int col) {
     const char *s = db_text(q, col);
     return mem_strdup(s ? s : "");
@@ -78,20 +74,20 @@ static char *own(struct db_rows *q, int col) {
 enum err ft__job_read(struct db_rows *q, struct ft_job *j, struct err_info *info) {
     int c = 0;
     *j = (struct ft_job){.seq = db_int(q, c++)};
-    copy(j->id, sizeof j->id, db_text(q, c++));
+    db_copy(q, c++, j->id, sizeof j->id);
     j->tenant = (uint64_t)db_int(q, c++);
     bool known = ft_job_state_parse(db_text(q, c++), &j->state);
-    copy(j->reason, sizeof j->reason, db_text(q, c++));
+    db_copy(q, c++, j->reason, sizeof j->reason);
     j->request = own(q, c++);
     j->hyper = own(q, c++);
-    copy(j->model, sizeof j->model, db_text(q, c++));
-    copy(j->training_file, sizeof j->training_file, db_text(q, c++));
-    copy(j->validation_file, sizeof j->validation_file, db_text(q, c++));
+    db_copy(q, c++, j->model, sizeof j->model);
+    db_copy(q, c++, j->training_file, sizeof j->training_file);
+    db_copy(q, c++, j->validation_file, sizeof j->validation_file);
     j->dpo = db_int(q, c++) != 0;
     j->seed = db_int(q, c++);
     j->priority = db_int(q, c++);
     j->attempts = db_int(q, c++);
-    copy(j->fine_tuned_model, sizeof j->fine_tuned_model, db_text(q, c++));
+    db_copy(q, c++, j->fine_tuned_model, sizeof j->fine_tuned_model);
     j->trained_tokens = db_is_null(q, c) ? -1 : db_int(q, c);
     c++;
     j->step = db_int(q, c++);
@@ -101,12 +97,12 @@ enum err ft__job_read(struct db_rows *q, struct ft_job *j, struct err_info *info
                               &j->finished_at, &j->estimated_finish};
     for (size_t i = 0; i < sizeof times / sizeof *times; i++)
         *times[i] = db_int(q, c++);
-    copy(j->error_code, sizeof j->error_code, db_text(q, c++));
-    copy(j->error_message, sizeof j->error_message, db_text(q, c++));
-    copy(j->error_param, sizeof j->error_param, db_text(q, c++));
+    db_copy(q, c++, j->error_code, sizeof j->error_code);
+    db_copy(q, c++, j->error_message, sizeof j->error_message);
+    db_copy(q, c++, j->error_param, sizeof j->error_param);
     j->version = (uint64_t)db_int(q, c++);
     j->ahead = db_int(q, c++);
-    copy(j->at_work, sizeof j->at_work, db_text(q, c++));
+    db_copy(q, c++, j->at_work, sizeof j->at_work);
     if (!j->request || !j->hyper || q->rc)
         return err_set(info, ERR_NOMEM, NULL, "out of memory");
     return known ? ERR_OK : err_set(info, ERR_IO, NULL, "%s is in a state that is none", j->id);
@@ -120,7 +116,7 @@ enum err ft__job_results(struct ft_home *h, struct ft_job *j, struct err_info *i
                           " WHERE r.job = ? ORDER BY f.seq",
                           DB_ARGS(db_i(j->seq)));
     while (!e && j->n_results < FT_JOB_RESULTS_MAX && db_next(&q))
-        copy(j->results[j->n_results++], FT_ID_MAX, db_text(&q, 0));
+        db_copy(&q, 0, j->results[j->n_results++], FT_ID_MAX);
     return db_rows_end(&q, info);
 }
 
@@ -162,8 +158,8 @@ static enum err check_file(struct ft_home *h, uint64_t tenant, const char *param
                           " AND (expires_at IS NULL OR expires_at > ?)",
                           DB_ARGS(db_t(id), db_i((int64_t)tenant), db_i(ft_now(h))));
     if (!e && db_next(&q)) {
-        copy(purpose, sizeof purpose, db_text(&q, 0));
-        copy(status, sizeof status, db_text(&q, 1));
+        db_copy(&q, 0, purpose, sizeof purpose);
+        db_copy(&q, 1, status, sizeof status);
     }
     e = db_rows_end(&q, info);
     if (e)
