@@ -9,11 +9,12 @@
 //   2. A job whose run ended well is succeeded although it was paused meanwhile.
 //   3. A job that was stopped for any other reason goes back to the queue, with the reason.
 //   4. A failure that may pass is tried again, FT_JOB_ATTEMPTS_MAX times in all.
+//   5. A full disk is no failure of the job: it waits with FT_JOB_WAITS_DISK as its reason, without counting
+//      a try, until there is room. Other failures of the moment hold the queue off for a while, longer each time.
+//   6. Files of a job may take minutes to read; the job that runs is looked after meanwhile.
 #pragma once
 #include "finetune/jobs.h"
 
-//   5. A full disk is no failure of the job: it waits with this reason, without counting a try, until
-//      there is room. Other failures of the moment hold the queue off for a while, longer each time.
 #define FT_JOB_WAITS_DISK                                                                          \
     "disk_full: the disk of the data folder is full; the job goes on when there is room"
 

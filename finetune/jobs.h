@@ -76,11 +76,12 @@ void ft_job_fini(struct ft_job *j); // also of zeros
 enum err ft_job_create(struct ft_home *h, uint64_t tenant, const struct ft_job_spec *spec,
                        int64_t seed, const char *request, struct ft_job *out,
                        struct err_info *info);
-// ERR_NOT_FOUND. any_tenant: an administrator asks.
+// any: an administrator asks, and the tenant does not matter.
 struct ft_job_owner {
     uint64_t tenant;
     bool any;
 };
+// ERR_NOT_FOUND. *out is the caller's (ft_job_fini), after ERR_OK alone.
 enum err ft_job_get(struct ft_home *h, struct ft_job_owner owner, const char *id,
                     struct ft_job *out, struct err_info *info);
 
