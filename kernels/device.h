@@ -147,6 +147,7 @@ struct kn_embed {
     kn_addr prev_tokens; // i32: output of the previous step's sampling; may be 0
     kn_addr x;
     int64_t ldx;
+    int32_t token_begin, token_end; // tokens of the batch to do; 0, 0: all; also below
 };
 
 // dst[i, :] = src[rows[i], :] for i < n: the hidden rows that want logits.
@@ -165,6 +166,7 @@ struct kn_rope_table {
     float scale;      // multiplies cos and sin (attention factor), 1 for most families
     int32_t dim;
     kn_addr table;
+    int32_t token_begin, token_end;
 };
 
 // qkv[rows, (heads + 2 * kv_heads) * head_dim]: rotates q (in place) and k in the half-split
@@ -181,6 +183,7 @@ struct kn_rope_kv {
     kn_addr pool;
     struct kn_kv_shape shape;
     int32_t layer, heads;
+    int32_t token_begin, token_end;
 };
 
 // out[token, head * head_dim] = softmax(q kᵀ * scale) v over the sequence's own cache, causal, for
@@ -199,7 +202,7 @@ struct kn_attn {
     kn_addr out;
     int64_t ldout;
     kn_addr outq;
-    int32_t token_begin, token_end; // tokens of the batch to do; 0, 0: all
+    int32_t token_begin, token_end;
 };
 
 struct kn_kv_copy { // copy-on-write and moving: whole blocks, all layers

@@ -225,8 +225,8 @@ enum err mdl_forward_again(struct mdl_forward *f, int32_t layer, kn_addr residua
         return err_set(info, ERR_INVALID, NULL, "the layer walk has no taped batch to repeat");
     f->at = (struct mdl__cursor){
         .stage = STAGE_ATTN_NORM, .layer = layer, .rows = f->batch.n_tokens, .again = true};
-    enum err e = mdl__forward_copy(f, residual, f->w->config.hidden, f->residual, f->buf.ld_hidden);
-    return e ? lose(f, e, info) : ERR_OK;
+    f->again_from = residual;
+    return ERR_OK;
 }
 
 static bool ended(const struct mdl_forward *f) {

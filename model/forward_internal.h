@@ -96,6 +96,7 @@ struct mdl_forward {
     struct mdl__cursor at;
     kn_addr residual, spare; // buf.x and buf.xn, changed about by STAGE_PRUNE
     kn_addr taped[MDL_TAPE_KINDS];
+    kn_addr again_from; // the residual stream that the layer which goes again begins with
 
     double attn_work; // query-key pairs of one layer and head
     int32_t cut_rows; // a product with more rows is cut into blocks of so many
@@ -113,9 +114,6 @@ static inline bool mdl__sliced(const struct mdl__account *a) {
     return a->budget < MDL__UNLIMITED;
 }
 
-// dst[i, :] = src[i, :] for the rows in hand: a residual stream to or from a tape.
-enum err mdl__forward_copy(struct mdl_forward *f, kn_addr src, int64_t ld_src, kn_addr dst,
-                           int64_t ld_dst);
 // Records the next part of the walk and moves the cursor.
 enum err mdl__forward_stage(struct mdl_forward *f, struct mdl__account *a);
 

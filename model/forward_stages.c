@@ -170,6 +170,10 @@ static kn_addr place(struct mdl_forward *f, enum mdl_tape_kind kind, int32_t wid
     return f->tape ? f->tape->place(f->tape->arg, f->at.layer, kind, f->at.rows, width) : 0;
 }
 
+static kn_addr row_of(const struct mdl_forward *f, kn_addr base, int64_t ld, int32_t row) {
+    return base + (size_t)row * (size_t)ld * f->plain_bytes;
+}
+
 static enum err copy_rows(struct mdl_forward *f, kn_addr src, int64_t ld_src, kn_addr dst,
                           int64_t ld_dst, kn_addr rows, int32_t n, int32_t k) {
     struct kn_gather g = {
@@ -177,39 +181,20 @@ static enum err copy_rows(struct mdl_forward *f, kn_addr src, int64_t ld_src, kn
     return f->ops->gather(f->q, &g);
 }
 
-enum err mdl__forward_copy(struct mdl_forward *f, kn_addr src, int64_t ld_src, kn_addr dst,
-                           int64_t ld_dst) {
-    return copy_rows(f, src, ld_src, dst, ld_dst, f->buf.identity, f->at.rows, f->w->config.hidden);
+// Rows [row, row + n) of one residual stream to another.
+static enum err copy_residual(struct mdl_forward *f, kn_addr src, int64_t ld_src, kn_addr dst,
+                              int64_t ld_dst, int32_t row, int32_t n) {
+    return copy_rows(f, row_of(f, src, ld_src, row), ld_src, row_of(f, dst, ld_dst, row), ld_dst,
+                     f->buf.identity, n, f->w->config.hidden);
 }
 
-// The residual stream goes onto the tape as it is now.
-static enum err tape_residual(struct mdl_forward *f, enum mdl_tape_kind kind) {
+// Rows of the residual stream go onto the tape as they are now.
+static enum err tape_residual(struct mdl_forward *f, enum mdl_tape_kind kind, int32_t row,
+                              int32_t n) {
     int32_t width = f->w->config.hidden;
-    kn_addr at = place(f, kind, width);
-    if (!at)
+    if (!f->taped[kind])
         return ERR_OK;
-    return mdl__forward_copy(f, f->residual, f->buf.ld_hidden, at, width);
-}
-
-// x[T, H] = embedding rows; the rotation table of the step.
-static enum err stage_embed(struct mdl_forward *f, struct mdl__account *a) {
-    const struct mdl_config *c = &f->w->config;
-    struct kn_embed p = {.w = f->w->embed,
-                         .batch = &f->batch,
-                         .prev_tokens = f->buf.tokens,
-                         .x = f->residual,
-                         .ldx = f->buf.ld_hidden};
-    enum err e = f->ops->embed(f->q, &p);
-    struct kn_rope_table t = {.batch = &f->batch,
-                              .inv_freq = f->w->inv_freq,
-                              .scale = 1.0F,
-                              .dim = c->head_dim,
-                              .table = f->buf.rope};
-    if (!e)
-        e = f->ops->rope_table(f->q, &t);
-    spend(f, a, (double)f->at.rows * (c->hidden * 8 + c->head_dim * 32), 0);
-    next(f);
-    return e;
+    return copy_residual(f, f->residual, f->buf.ld_hidden, f->taped[kind], width, row, n);
 }
 
 // Rows from at.done on that an operation of so many bytes a row does now.
@@ -217,19 +202,50 @@ static int32_t take_rows(struct mdl_forward *f, struct mdl__account *a, double b
     int32_t left = f->at.rows - f->at.done;
     int32_t n = cut(f, a, left, bytes * NS_PER_BYTE * left, CUT_ROWS);
     spend(f, a, bytes * n, 0);
+    f->at.done += n;
     return n;
 }
 
-static kn_addr row_of(const struct mdl_forward *f, kn_addr base, int64_t ld, int32_t row) {
-    return base + (size_t)row * (size_t)ld * f->plain_bytes;
+// x[T, H] = embedding rows; the rotation table of the step.
+static enum err stage_embed(struct mdl_forward *f, struct mdl__account *a) {
+    const struct mdl_config *c = &f->w->config;
+    int32_t row = f->at.done, n = take_rows(f, a, c->hidden * 8.0 + c->head_dim * 32.0);
+    struct kn_embed p = {.w = f->w->embed,
+                         .batch = &f->batch,
+                         .prev_tokens = f->buf.tokens,
+                         .x = f->residual,
+                         .ldx = f->buf.ld_hidden,
+                         .token_begin = row,
+                         .token_end = row + n};
+    struct kn_rope_table t = {.batch = &f->batch,
+                              .inv_freq = f->w->inv_freq,
+                              .scale = 1.0F,
+                              .dim = c->head_dim,
+                              .table = f->buf.rope,
+                              .token_begin = row,
+                              .token_end = row + n};
+    if (row + n == f->at.rows)
+        next(f);
+    enum err e = f->ops->embed(f->q, &p);
+    return e ? e : f->ops->rope_table(f->q, &t);
 }
 
 // xn[R, H] = rmsnorm(residual) * weight, in the forms that `m` multiplies and hooks read.
+// The same rows of the residual go onto the tape as `kind` before.
 static enum err norm(struct mdl_forward *f, struct mdl__account *a, kn_addr weight,
-                     const struct mdl_matrix *m, enum mdl_linear which) {
+                     const struct mdl_matrix *m, enum mdl_linear which, enum mdl_tape_kind kind) {
     const struct mdl_config *c = &f->w->config;
-    int32_t row = f->at.done, n = take_rows(f, a, 8.0 * c->hidden);
+    if (stage_begins(f))
+        f->taped[kind] = place(f, kind, c->hidden);
+    bool from = f->at.again && kind == MDL_TAPE_ATTN_IN;
+    double copies = 8.0 * c->hidden * ((f->taped[kind] != 0) + from);
+    int32_t row = f->at.done, n = take_rows(f, a, 8.0 * c->hidden + copies);
     int64_t ld = f->buf.ld_hidden;
+    enum err e = ERR_OK;
+    if (from)
+        e = copy_residual(f, f->again_from, c->hidden, f->residual, ld, row, n);
+    if (!e)
+        e = tape_residual(f, kind, row, n);
     bool plain = hooked(f, which) || takes(m, KN_FORM_PLAIN), q8 = takes(m, KN_FORM_Q8);
     size_t q8_row = f->ops->form_row_bytes(KN_FORM_Q8, c->hidden);
     struct kn_rmsnorm p = {.x = row_of(f, f->residual, ld, row),
@@ -241,15 +257,13 @@ static enum err norm(struct mdl_forward *f, struct mdl__account *a, kn_addr weig
                            .y = plain ? row_of(f, f->spare, ld, row) : 0,
                            .ldy = ld,
                            .yq = q8 ? f->buf.xnq + (size_t)row * q8_row : 0};
-    f->at.done += n;
     if (f->at.done == f->at.rows)
         next(f);
-    return f->ops->rmsnorm(f->q, &p);
+    return e ? e : f->ops->rmsnorm(f->q, &p);
 }
 
 static enum err stage_attn_norm(struct mdl_forward *f, struct mdl__account *a) {
-    enum err e = stage_begins(f) ? tape_residual(f, MDL_TAPE_ATTN_IN) : ERR_OK;
-    return e ? e : norm(f, a, layer(f)->attn_norm, &layer(f)->qkv, MDL_QKV);
+    return norm(f, a, layer(f)->attn_norm, &layer(f)->qkv, MDL_QKV, MDL_TAPE_ATTN_IN);
 }
 
 // Where this layer's qkv and attention output lie: on the tape if it wants them.
@@ -283,6 +297,7 @@ static enum err stage_qkv(struct mdl_forward *f, struct mdl__account *a) {
 // Rotates q and k; k and v go into the cache.
 static enum err stage_rope_kv(struct mdl_forward *f, struct mdl__account *a) {
     const struct mdl_config *c = &f->w->config;
+    int32_t row = f->at.done, n = take_rows(f, a, layer(f)->qkv.n * 8.0);
     struct kn_rope_kv p = {.batch = &f->batch,
                            .table = f->buf.rope,
                            .q_norm = layer(f)->q_norm,
@@ -291,15 +306,18 @@ static enum err stage_rope_kv(struct mdl_forward *f, struct mdl__account *a) {
                            .pool = f->kv.pool,
                            .shape = f->kv.shape,
                            .layer = f->at.layer,
-                           .heads = f->w->n_heads};
+                           .heads = f->w->n_heads,
+                           .token_begin = row,
+                           .token_end = row + n};
     p.qkv = qkv_at(f, &p.ldqkv);
     if (p.q_norm)
         p.q_in = place(f, MDL_TAPE_Q, p.heads * c->head_dim);
-    spend(f, a, (double)f->at.rows * layer(f)->qkv.n * 8, 0);
-    next(f);
-    // Nothing reads what the last layer makes of rows that nobody wants.
-    if (f->at.layer == c->n_layers - 1 && !f->batch.n_out && !f->tape)
-        f->at.stage = STAGE_DONE;
+    if (f->at.done == f->at.rows) {
+        next(f);
+        // Nothing reads what the last layer makes of rows that nobody wants.
+        if (f->at.layer == c->n_layers - 1 && !f->batch.n_out && !f->tape)
+            f->at.stage = STAGE_DONE;
+    }
     return f->ops->rope_kv(f->q, &p);
 }
 
@@ -378,8 +396,7 @@ static enum err stage_o(struct mdl_forward *f, struct mdl__account *a) {
 }
 
 static enum err stage_ffn_norm(struct mdl_forward *f, struct mdl__account *a) {
-    enum err e = stage_begins(f) ? tape_residual(f, MDL_TAPE_FFN_IN) : ERR_OK;
-    return e ? e : norm(f, a, layer(f)->ffn_norm, &layer(f)->gate_up, MDL_GATE_UP);
+    return norm(f, a, layer(f)->ffn_norm, &layer(f)->gate_up, MDL_GATE_UP, MDL_TAPE_FFN_IN);
 }
 
 // Whether the product itself makes silu(gate) * up.
@@ -437,7 +454,6 @@ static enum err stage_act(struct mdl_forward *f, struct mdl__account *a) {
     enum err e = fuses(f) ? ERR_OK : f->ops->swiglu(f->q, &s);
     if (!e && takes(&layer(f)->down, KN_FORM_Q8))
         e = f->ops->quantize(f->q, &z);
-    f->at.done += n;
     if (f->at.done == f->at.rows)
         next(f);
     return e;
@@ -462,10 +478,15 @@ static enum err stage_down(struct mdl_forward *f, struct mdl__account *a) {
 }
 
 static enum err stage_final(struct mdl_forward *f, struct mdl__account *a) {
-    (void)a;
-    enum err e = tape_residual(f, MDL_TAPE_FINAL);
-    next(f);
-    if (!f->batch.n_out)
+    if (stage_begins(f))
+        f->taped[MDL_TAPE_FINAL] = place(f, MDL_TAPE_FINAL, f->w->config.hidden);
+    int32_t row = f->at.done, n = f->at.rows;
+    if (f->taped[MDL_TAPE_FINAL])
+        n = take_rows(f, a, 8.0 * f->w->config.hidden);
+    enum err e = tape_residual(f, MDL_TAPE_FINAL, row, n);
+    if (row + n == f->at.rows)
+        next(f);
+    if (f->at.stage != STAGE_FINAL && !f->batch.n_out)
         f->at.stage = STAGE_DONE;
     return e;
 }

@@ -96,6 +96,8 @@ static enum err op_embed(struct kn_queue *q, const struct kn_embed *p) {
         return ERR_OK;
     if (!p->w || !p->x || !p->batch->ids)
         return refuse(q, "embed", "an address is missing");
+    if (!tokens_ok(p->batch, p->token_begin, p->token_end))
+        return refuse(q, "embed", "the range of tokens is wrong");
     return RECORD_BATCH(q, embed, p);
 }
 
@@ -116,6 +118,8 @@ static enum err op_rope_table(struct kn_queue *q, const struct kn_rope_table *p)
         return ERR_OK;
     if (p->dim <= 0 || p->dim % 2)
         return refuse(q, "rope_table", "dim must be even");
+    if (!tokens_ok(p->batch, p->token_begin, p->token_end))
+        return refuse(q, "rope_table", "the range of tokens is wrong");
     if (!p->inv_freq || !p->table || !p->batch->pos)
         return refuse(q, "rope_table", "an address is missing");
     return RECORD_BATCH(q, rope_table, p);
@@ -129,6 +133,8 @@ static enum err op_rope_kv(struct kn_queue *q, const struct kn_rope_kv *p) {
     if (!heads_ok(&p->shape, p->layer, p->heads) ||
         p->ldqkv < (int64_t)(p->heads + 2 * p->shape.kv_heads) * p->shape.head_dim)
         return refuse(q, "rope_kv", "heads, layer or the row distance is wrong");
+    if (!tokens_ok(p->batch, p->token_begin, p->token_end))
+        return refuse(q, "rope_kv", "the range of tokens is wrong");
     if (!p->qkv || !p->table || !p->pool || !p->batch->pos || !p->batch->seq ||
         !p->batch->block_table)
         return refuse(q, "rope_kv", "an address is missing");
@@ -144,8 +150,7 @@ static enum err op_attn(struct kn_queue *q, const struct kn_attn *p) {
     if (!heads_ok(&p->shape, p->layer, p->heads) || p->ldq < width || p->ldout < width ||
         p->window < 0)
         return refuse(q, "attn", "heads, layer, window or a row distance is wrong");
-    if (p->token_begin < 0 || p->token_end > p->batch->n_tokens ||
-        (p->token_end ? p->token_begin >= p->token_end : p->token_begin))
+    if (!tokens_ok(p->batch, p->token_begin, p->token_end))
         return refuse(q, "attn", "the range of tokens is wrong");
     if (p->outq && width % Q8_BLOCK)
         return refuse(q, "attn", "heads * head_dim must be a multiple of 32 for quantised rows");

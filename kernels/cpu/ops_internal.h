@@ -44,6 +44,11 @@ static inline bool batch_ok(const struct kn_batch *b) {
            b->max_blocks >= 0;
 }
 
+// Tokens of the batch: both 0, or not empty.
+static inline bool tokens_ok(const struct kn_batch *b, int32_t begin, int32_t end) {
+    return begin >= 0 && end <= b->n_tokens && (end ? begin < end : !begin);
+}
+
 static inline bool heads_ok(const struct kn_kv_shape *s, int32_t layer, int32_t heads) {
     return cpu_kv_shape_ok(s) && layer >= 0 && layer < s->layers && heads > 0 && heads <= 1 << 12 &&
            heads % s->kv_heads == 0;

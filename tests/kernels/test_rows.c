@@ -375,6 +375,24 @@ static void embed(const char *isa) {
         for (int i = 0; i < TOKENS; i++)
             kn_assert_same(x + i * (K + 1), want[i] < 0 ? zero : plain + want[i] * K,
                            K * sizeof *x);
+        // A range makes its rows and leaves the others alone.
+        p.x = kn_test_alloc(&f, sizeof x);
+        p.token_begin = 2;
+        p.token_end = 5;
+        assert_int_equal(f.ops->embed(f.q, &p), ERR_OK);
+        static float some[TOKENS * (K + 1)];
+        f.ops->download(f.q, some, p.x, sizeof some);
+        kn_test_wait(&f);
+        for (int i = 0; i < TOKENS; i++)
+            kn_assert_same(some + i * (K + 1), i >= 2 && i < 5 ? x + i * (K + 1) : zero,
+                           K * sizeof *x);
+        static const int32_t bad[][2] = {{-1, 5}, {3, 3}, {0, TOKENS + 1}, {2, 0}};
+        for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+            p.token_begin = bad[i][0];
+            p.token_end = bad[i][1];
+            assert_int_equal(f.ops->embed(f.q, &p), ERR_OK);
+            assert_int_equal(f.ops->queue_wait(f.q, &info), ERR_INVALID);
+        }
         f.ops->weight_destroy(w);
         kn_fixture_close(&f);
     }

@@ -12,9 +12,11 @@ void ISA(cpu_rope_table)(const void *params, struct cpu_task *t) {
     const int32_t *pos = (const int32_t *)p->batch->pos;
     const float *freq = (const float *)p->inv_freq;
     int32_t half = p->dim / 2;
+    int32_t first = p->token_begin;
+    int32_t n = (p->token_end ? p->token_end : p->batch->n_tokens) - first;
     // A sine costs about as much as sixteen values of a plain row.
-    for (int32_t begin, end; row_claim(t, p->batch->n_tokens, 16 * p->dim, &begin, &end);)
-        for (int32_t r = begin; r < end; r++) {
+    for (int32_t begin, end; row_claim(t, n, 16 * p->dim, &begin, &end);)
+        for (int32_t r = first + begin; r < first + end; r++) {
             float *out = (float *)p->table + (int64_t)r * p->dim;
             for (int32_t i = 0; i < half; i++) {
                 double s, c;
@@ -93,10 +95,11 @@ static void rope_token(const struct kn_rope_kv *p, int32_t token, struct cpu_tas
 
 void ISA(cpu_rope_kv)(const void *params, struct cpu_task *t) {
     const struct kn_rope_kv *p = params;
-    int32_t n = p->batch->n_tokens;
+    int32_t first = p->token_begin;
+    int32_t n = (p->token_end ? p->token_end : p->batch->n_tokens) - first;
     // Chunks of a block's length keep two threads off the same lines of the cache.
     int32_t chunk = n >= KN_KV_BLOCK * t->nt ? KN_KV_BLOCK : 4;
     for (int32_t c; cpu_claim(t, (n - 1) / chunk + 1, &c);)
         for (int32_t i = c * chunk; i < n && i < (c + 1) * chunk; i++)
-            rope_token(p, i, t);
+            rope_token(p, first + i, t);
 }

@@ -69,9 +69,10 @@ void ISA(cpu_swiglu)(const void *params, struct cpu_task *t) {
 void ISA(cpu_embed)(const void *params, struct cpu_task *t) {
     const struct kn_embed *p = params;
     const int32_t *ids = (const int32_t *)p->batch->ids, *prev = (const int32_t *)p->prev_tokens;
-    int32_t k = p->w->k;
-    for (int32_t begin, end; row_claim(t, p->batch->n_tokens, k, &begin, &end);)
-        for (int32_t i = begin; i < end; i++) {
+    int32_t k = p->w->k, first = p->token_begin;
+    int32_t n = (p->token_end ? p->token_end : p->batch->n_tokens) - first;
+    for (int32_t begin, end; row_claim(t, n, k, &begin, &end);)
+        for (int32_t i = first + begin; i < first + end; i++) {
             float *x = (float *)p->x + i * p->ldx;
             int32_t id = ids[i] >= 0 ? ids[i] : prev ? prev[~ids[i]] : -1;
             if (id >= 0 && id < p->w->n)
