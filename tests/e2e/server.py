@@ -1,4 +1,8 @@
-"""Starts and stops graft servers for the tests, on loopback and free ports."""
+"""Starts and stops graft servers for the tests, on loopback and free ports.
+
+A server dies with the test program, also one whose test failed before it could stop it.
+"""
+import atexit
 import http.client
 import json
 import os
@@ -13,6 +17,25 @@ ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
 BIN = os.path.abspath(os.environ.get("GRAFT_BIN", os.path.join(ROOT, "build/release/gateway/graft")))
 MODEL = os.environ.get("GRAFT_TEST_MODEL", "")  # SmolLM2-135M-Instruct, Q4_1
 TINY = os.path.join(ROOT, "tests/golden/models/q8_0.gguf")
+WAIT_S = 180  # only ends a test that would hang: a loaded machine may take its time
+
+_running = set()
+
+
+@atexit.register
+def _kill_running():
+    for process in list(_running):
+        process.kill()
+
+
+def wait_until(holds, otherwise=lambda: "", seconds=WAIT_S):
+    """Waits until holds() is true, and returns what it gave; otherwise() says in a failure how things stand."""
+    end = time.monotonic() + seconds
+    while not (found := holds()):
+        if time.monotonic() > end:
+            raise AssertionError(f"it never came true: {otherwise()}")
+        time.sleep(0.02)
+    return found
 
 
 class Server:
@@ -23,6 +46,7 @@ class Server:
         self.process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **(env or {})}, cwd=cwd
         )
+        _running.add(self.process)
         self.log, self.access = [], []
         self._threads = [
             threading.Thread(target=self._read, args=(self.process.stderr, self.log), daemon=True),
@@ -39,7 +63,7 @@ class Server:
         for line in pipe:
             into.append(line.rstrip("\n"))
 
-    def wait_ready(self, seconds=60):
+    def wait_ready(self, seconds=WAIT_S):
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             for line in list(self.log):
@@ -55,7 +79,7 @@ class Server:
         self.stop()
         raise AssertionError("the server did not become ready:\n" + "\n".join(self.log))
 
-    def stop(self, sig=signal.SIGTERM, seconds=60):
+    def stop(self, sig=signal.SIGTERM, seconds=WAIT_S):
         """Stops it and returns the exit status."""
         if self.process.poll() is None:
             self.process.send_signal(sig)
@@ -65,6 +89,7 @@ class Server:
                 self.process.kill()
                 self.process.wait()
                 raise AssertionError("the server did not stop:\n" + "\n".join(self.log[-20:]))
+        _running.discard(self.process)
         for t in self._threads:
             t.join(5)
         return self.process.returncode

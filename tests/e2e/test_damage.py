@@ -54,7 +54,7 @@ class Damage(test_finetune.Trainer):
         self.begin()
         results = set()
         for job, _ in made:
-            got = self.wait(self.client, job, "succeeded", 120)
+            got = self.wait(self.client, job, "succeeded")
             results.add(self.adapter(job))
             steps = [e.data["step"] for e in self.jobs.list_events(job, limit=100) if e.type == "metrics"]
             self.assertEqual(steps, list(range(12, 0, -1)), got)
@@ -88,7 +88,7 @@ class Damage(test_finetune.Trainer):
         """The newest checkpoint is damaged: the one before is taken, the reason told, the bits are the same."""
         self.begin()
         undisturbed = self.create(epochs=20, graft={"save_steps": 2}).id
-        self.wait(self.client, undisturbed, "succeeded", 120)
+        self.wait(self.client, undisturbed, "succeeded")
         choose = random.Random(7)
         for name in ("adapter_model.safetensors", "optimizer.safetensors", "manifest.json"):
             job = self.create(epochs=20, graft={"save_steps": 2}).id
@@ -100,7 +100,7 @@ class Damage(test_finetune.Trainer):
             self.flip(path, choose.randrange(os.path.getsize(path) - 1))
             self.begin()
             self.jobs.resume(job)
-            self.wait(self.client, job, "succeeded", 120)
+            self.wait(self.client, job, "succeeded")
             events = [e for e in self.jobs.list_events(job, limit=100)]
             self.assertTrue(any(e.message.startswith(f"skipping {newest}: ") for e in events), name)
             self.assertEqual(self.adapter(job), self.adapter(undisturbed), name)

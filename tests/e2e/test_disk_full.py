@@ -12,7 +12,7 @@ import unittest
 
 import openai
 
-from server import TINY, Server
+from server import TINY, Server, wait_until
 
 CLONE_NEWNS = 0x20000
 LINES = [{"messages": [{"role": "user", "content": f"abab {i}"}, {"role": "assistant", "content": "cdcdcd"}]}
@@ -74,11 +74,8 @@ class DiskFull(unittest.TestCase):
     def admin(self, job):
         return self.server.json("GET", f"/admin/v1/jobs/{job}")[1]
 
-    def wait(self, what, seconds=60):
-        end = time.monotonic() + seconds
-        while not what():
-            self.assertLess(time.monotonic(), end, "\n".join(self.server.log[-20:]))
-            time.sleep(0.05)
+    def wait(self, what):
+        wait_until(what, lambda: "\n".join(self.server.log[-20:]))
 
     def refused(self, call):
         with self.assertRaises(openai.APIStatusError) as caught:
@@ -150,7 +147,7 @@ class DiskFull(unittest.TestCase):
         self.fill()
         self.wait(lambda: self.admin(job)["state"] == "queued")
         os.unlink(os.path.join(self.folder, "filler"))
-        self.wait(lambda: self.jobs.retrieve(job).status == "succeeded", 120)
+        self.wait(lambda: self.jobs.retrieve(job).status == "succeeded")
         steps = [e.data["step"] for e in self.jobs.list_events(job, limit=100) if e.type == "metrics"]
         self.assertEqual(steps, sorted(set(steps), reverse=True))
 

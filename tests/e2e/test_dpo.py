@@ -38,7 +38,7 @@ class Dpo(test_jobs.Folder):
             method={"type": "dpo", "dpo": {"hyperparameters": {"n_epochs": 4, "batch_size": 4, "beta": 0.1}}},
             extra_body={"graft": {"learning_rate": 2e-3, "lora": {"r": 8},
                                   "evaluation": {"min_improvement": 0.2, "max_valid_loss": 0.5}}})
-        job = self.wait(self.client, job.id, "succeeded", 120)
+        job = self.wait(self.client, job.id, "succeeded")
         events = [e.data for e in self.client.fine_tuning.jobs.list_events(job.id, limit=100) if e.type == "metrics"]
         losses = [e["train_loss"] for e in reversed(events)]
         self.assertEqual(len(losses), 24)

@@ -8,12 +8,11 @@ import random
 import shutil
 import subprocess
 import tempfile
-import time
 import unittest
 
 import manifests
 import test_finetune
-from server import BIN, TINY
+from server import BIN, TINY, wait_until
 
 
 class Export(test_finetune.Trainer):
@@ -45,10 +44,7 @@ class Export(test_finetune.Trainer):
         """Stops it behind that step, with a checkpoint; returns the checkpoint's step."""
         self.wait_step(job, step)
         self.assertEqual(self.jobs.pause(job).status, "paused")
-        end = time.monotonic() + 30
-        while self.step(job) not in [c.step_number for c in self.jobs.checkpoints.list(job).data]:
-            self.assertLess(time.monotonic(), end)
-            time.sleep(0.02)
+        wait_until(lambda: self.step(job) in [c.step_number for c in self.jobs.checkpoints.list(job).data])
         return self.step(job)
 
     def test_elsewhere(self):
@@ -56,7 +52,7 @@ class Export(test_finetune.Trainer):
         v = self.client.files.create(file=("valid.jsonl", test_finetune.DATA), purpose="fine-tune").id
         for packing in (True, False):
             whole = self.create(epochs=12, validation_file=v, graft={"packing": packing})
-            self.wait(self.client, whole.id, "succeeded", 120)
+            self.wait(self.client, whole.id, "succeeded")
             job = self.create(epochs=12, validation_file=v, graft={"packing": packing})
             at = self.pause(job.id, 9)
             output, _ = self.export(job.id, f"set-{packing}")  # while the server runs
@@ -74,7 +70,7 @@ class Export(test_finetune.Trainer):
             # The set stays as it was, and the job goes on in its server, too.
             self.check_set(output, job.id, [at], adapter=False)
             self.jobs.resume(job.id)
-            self.wait(self.client, job.id, "succeeded", 120)
+            self.wait(self.client, job.id, "succeeded")
             self.assertEqual(self.adapter(job.id), sha)
         self.server.stop()
         # A job that has ended, without its server, with every checkpoint.
@@ -128,7 +124,7 @@ class Export(test_finetune.Trainer):
     def test_damage(self):
         self.begin()
         job = self.create(epochs=1, graft={"evaluation": {"sample_prompts": ["abab 1"]}})
-        self.wait(self.client, job.id, "succeeded", 60)
+        self.wait(self.client, job.id, "succeeded")
         output, _ = self.export(job.id, "set")
         with open(os.path.join(output, "samples.json"), encoding="utf-8") as f:
             self.assertIn("abab 1", json.dumps(json.load(f)))
@@ -163,7 +159,7 @@ class Export(test_finetune.Trainer):
     def test_refused(self):
         self.begin()
         job = self.create(epochs=1)
-        self.wait(self.client, job.id, "succeeded", 60)
+        self.wait(self.client, job.id, "succeeded")
         output, _ = self.export(job.id, "set")
         _, r = self.export(job.id, "set", ok=False)
         self.assertEqual(r.returncode, 1)
@@ -199,7 +195,7 @@ class Export(test_finetune.Trainer):
     def test_deleted_file(self):
         self.begin()
         job = self.create(epochs=3)
-        whole = self.wait(self.client, job.id, "succeeded", 60)
+        whole = self.wait(self.client, job.id, "succeeded")
         self.client.files.delete(job.training_file)
         output, r = self.export(job.id, "set")
         self.assertIn("was deleted; the set has the tokens", r.stderr)

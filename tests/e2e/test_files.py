@@ -14,7 +14,7 @@ import unittest
 
 import openai
 
-from server import BIN, TINY, Server
+from server import BIN, TINY, WAIT_S, Server, wait_until
 
 LINES = b"".join(b'{"prompt": "%d", "completion": "x"}\n' % i for i in range(20))
 INVALID = "invalid_request_error"
@@ -113,10 +113,7 @@ class Sdk(Folder):
             self.client.fine_tuning.jobs.create(model=model, training_file=gone.id)
         self.assertEqual(caught.exception.param, "training_file")
         # The content goes, but for what a job still needs.
-        end = time.monotonic() + 30
-        while gone.id in os.listdir(os.path.join(self.folder, "files")):
-            self.assertLess(time.monotonic(), end)
-            time.sleep(0.05)
+        wait_until(lambda: gone.id not in os.listdir(os.path.join(self.folder, "files")))
         self.assertIn(used.id, os.listdir(os.path.join(self.folder, "files")))
 
     def test_filenames(self):
@@ -302,10 +299,7 @@ class Durable(Folder):
             b"Content-Type: multipart/form-data; boundary=b\r\n\r\n" + head.encode() + b"x" * 300000
         )
         folder = os.path.join(self.folder, "files")
-        end = time.monotonic() + 20
-        while not any(os.path.getsize(os.path.join(folder, n)) >= 300000 - 70000 for n in os.listdir(folder)):
-            self.assertLess(time.monotonic(), end)
-            time.sleep(0.01)
+        wait_until(lambda: any(os.path.getsize(os.path.join(folder, n)) >= 300000 - 70000 for n in os.listdir(folder)))
         server.stop(signal.SIGKILL)
         s.close()
         self.assertEqual(len(os.listdir(folder)), 1)
@@ -363,7 +357,7 @@ class Owner(Folder):
     def test_second_process_is_refused(self):
         with self.start() as server:
             r = subprocess.run(
-                [BIN, "serve", TINY, "--port", "0", "--data-dir", self.folder], capture_output=True, text=True, timeout=60
+                [BIN, "serve", TINY, "--port", "0", "--data-dir", self.folder], capture_output=True, text=True, timeout=WAIT_S
             )
             self.assertEqual(r.returncode, 1)
             self.assertIn(f"in use by process {server.process.pid} on ", r.stderr)
@@ -375,7 +369,7 @@ class Owner(Folder):
         db.commit()
         db.close()
         r = subprocess.run(
-            [BIN, "serve", TINY, "--port", "0", "--data-dir", self.folder], capture_output=True, text=True, timeout=60
+            [BIN, "serve", TINY, "--port", "0", "--data-dir", self.folder], capture_output=True, text=True, timeout=WAIT_S
         )
         self.assertEqual(r.returncode, 1)
         self.assertIn("'from-the-future'", r.stderr)

@@ -12,7 +12,7 @@ import openai
 
 import manifests
 import test_jobs
-from server import TINY
+from server import TINY, wait_until
 
 ANSWER = "cdcdcdcdcdcd"
 LINES = [{"messages": [{"role": "user", "content": f"abab {i}"}, {"role": "assistant", "content": ANSWER}]}
@@ -45,11 +45,8 @@ class Trainer(test_jobs.Folder):
     def step(self, job):
         return self.server.json("GET", f"/admin/v1/jobs/{job}")[1].get("step", 0)
 
-    def wait_step(self, job, step, seconds=60):
-        end = time.monotonic() + seconds
-        while self.step(job) < step:
-            self.assertLess(time.monotonic(), end, self.jobs.retrieve(job))
-            time.sleep(0.01)
+    def wait_step(self, job, step):
+        wait_until(lambda: self.step(job) >= step, lambda: self.jobs.retrieve(job))
 
     def adapter(self, job):
         with open(os.path.join(self.folder, "jobs", job, "adapter/adapter_model.safetensors"), "rb") as f:
@@ -62,7 +59,7 @@ class FineTune(Trainer):
         before = self.ask("tiny")
         v = self.client.files.create(file=("valid.jsonl", DATA), purpose="fine-tune").id
         job = self.create(validation_file=v, suffix="letters", graft={"retention_class": "keep"})
-        job = self.wait(self.client, job.id, "succeeded", 120)
+        job = self.wait(self.client, job.id, "succeeded")
         name = job.fine_tuned_model
         self.assertRegex(name, r"^ft:tiny:graft:letters:[0-9A-Za-z]+$")
         self.assertGreater(job.trained_tokens, 0)
@@ -132,10 +129,7 @@ class FineTune(Trainer):
         job = self.create(epochs=50, batch=1, graft={"save_steps": 1000})
         self.wait_step(job.id, 3)
         self.assertEqual(self.jobs.pause(job.id).status, "paused")
-        end = time.monotonic() + 30
-        while not self.jobs.checkpoints.list(job.id).data:  # it ends with a checkpoint
-            self.assertLess(time.monotonic(), end)
-            time.sleep(0.02)
+        wait_until(lambda: self.jobs.checkpoints.list(job.id).data)  # it ends with a checkpoint
         at = self.jobs.checkpoints.list(job.id).data[0].step_number
         time.sleep(0.2)
         self.assertEqual(self.step(job.id), at)
@@ -143,12 +137,12 @@ class FineTune(Trainer):
         self.wait_step(job.id, at + 2)
         # A more urgent job comes first.
         urgent = self.create(epochs=1, graft={"priority": -1})
-        self.wait(self.client, urgent.id, "succeeded", 60)
+        self.wait(self.client, urgent.id, "succeeded")
         self.assertIn(self.jobs.retrieve(job.id).status, ("queued", "running"))
         self.assertIn("preempted", "".join(e.message for e in self.jobs.list_events(job.id, limit=100)))
         self.assertEqual(self.jobs.cancel(job.id).status, "cancelled")
         other = self.create(epochs=1)
-        self.wait(self.client, other.id, "succeeded", 60)
+        self.wait(self.client, other.id, "succeeded")
         self.assertEqual(self.jobs.retrieve(job.id).status, "cancelled")
 
     def test_colocation(self):
@@ -179,10 +173,7 @@ class FineTune(Trainer):
             u.start()
         try:
             self.jobs.pause(job.id)
-            end = time.monotonic() + 30
-            while seen()["training"]["job"]:
-                self.assertLess(time.monotonic(), end)
-                time.sleep(0.02)
+            wait_until(lambda: not seen()["training"]["job"])
             self.assertEqual(seen()["engines"][0]["memory"]["lent_bytes"], 0)
         finally:
             over.set()
@@ -199,7 +190,7 @@ class FineTune(Trainer):
         for gates, passes in (({"max_valid_loss": 1e-9}, False), ({"min_improvement": 100}, False),
                               ({"max_valid_loss": 100, "min_improvement": 0.1}, True)):
             job = self.create(epochs=2, validation_file=v, graft={"evaluation": gates})
-            job = self.wait(self.client, job.id, "succeeded" if passes else "failed", 60)
+            job = self.wait(self.client, job.id, "succeeded" if passes else "failed")
             served = any(job.id[6:18] in m.id for m in self.client.models.list())
             self.assertEqual(served, passes)
             if not passes:
@@ -211,19 +202,16 @@ class FineTune(Trainer):
     def test_killed(self):
         self.begin()
         whole = self.create(epochs=20)
-        self.wait(self.client, whole.id, "succeeded", 120)
+        self.wait(self.client, whole.id, "succeeded")
         job, kills = self.create(epochs=20, graft={"save_steps": 7}), 0
         for i in range(8):
-            end = time.monotonic() + 60
-            at = self.step(job.id)
-            while self.step(job.id) < min(at + 5, 119):
-                if self.jobs.retrieve(job.id).status == "succeeded":
-                    break
-                self.assertLess(time.monotonic(), end, self.jobs.retrieve(job.id))
+            enough = min(self.step(job.id) + 5, 119)
+            wait_until(lambda: self.step(job.id) >= enough or self.jobs.retrieve(job.id).status == "succeeded",
+                       lambda: self.jobs.retrieve(job.id))
             self.server.stop(signal.SIGTERM if i % 3 == 2 else signal.SIGKILL)
             kills += 1
             self.begin()
-        self.wait(self.client, job.id, "succeeded", 120)
+        self.wait(self.client, job.id, "succeeded")
         self.assertEqual(kills, 8)
         self.assertEqual(self.adapter(job.id), self.adapter(whole.id))
         steps = [e.data["step"] for e in self.jobs.list_events(job.id, limit=100) if e.type == "metrics"]

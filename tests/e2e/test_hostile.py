@@ -8,7 +8,7 @@ import threading
 import time
 import unittest
 
-from server import BIN, TINY, Server, events
+from server import BIN, TINY, WAIT_S, Server, events, wait_until
 
 C, CHAT = "/v1/completions", "/v1/chat/completions"
 CONTEXT = 256  # of the tiny model
@@ -33,10 +33,10 @@ def rss_mib(server):
 class Health(unittest.TestCase):
     def test_a_client_that_does_not_read_is_no_stall(self):
         flood = dict(prompt=[5, 6, 7], max_tokens=CONTEXT - 3, n=64, stream=True, ignore_eos=True, logprobs=20)
-        with Server(TINY, "--stall-timeout", "500ms") as server:
+        with Server(TINY, "--stall-timeout", "2s") as server:
             before = rss_mib(server)
             clients = [send(server, flood) for _ in range(3)]
-            end = time.monotonic() + 3
+            end = time.monotonic() + 5  # more than twice the stall timeout
             while time.monotonic() < end:
                 self.assertEqual(server.request("GET", "/health")[0], 200)
                 time.sleep(0.2)
@@ -47,15 +47,12 @@ class Health(unittest.TestCase):
             self.assertEqual(server.json("POST", C, {"prompt": "hello", "max_tokens": 3})[0], 200)
             for c in clients:
                 c.close()
-            end = time.monotonic() + 20
-            while server.metric("graft_requests_waiting") and time.monotonic() < end:
-                time.sleep(0.05)
-            self.assertEqual(server.metric("graft_requests_running") + server.metric("graft_requests_waiting"), 0)
+            wait_until(lambda: server.metric("graft_requests_running") + server.metric("graft_requests_waiting") == 0)
 
     def test_work_after_a_rest_is_no_stall(self):
-        with Server(TINY, "--stall-timeout", "200ms") as server:
-            for _ in range(4):
-                time.sleep(0.5)
+        with Server(TINY, "--stall-timeout", "2s") as server:
+            for _ in range(2):
+                time.sleep(2.5)  # longer than the stall timeout
                 probe = socket.create_connection((server.host, server.port))
                 client = send(server, dict(prompt=[5, 6], max_tokens=30, ignore_eos=True))
                 probe.sendall(b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n")
@@ -112,7 +109,7 @@ class Drain(unittest.TestCase):
             self.assertEqual(server.json("POST", C, {"prompt": "a"})[0], 503)
 
     def test_a_drain_waits_for_the_time_in_which_requests_are_taken(self):
-        with Server(TINY, "--drain-delay", "1s") as server:
+        with Server(TINY, "--drain-delay", "4s") as server:
             begin, answers = time.monotonic(), []
             t = threading.Thread(target=lambda: answers.append(server.json("POST", "/admin/v1/drain", b"")))
             t.start()
@@ -121,12 +118,12 @@ class Drain(unittest.TestCase):
             self.assertEqual(server.json("POST", C, {"prompt": "a", "max_tokens": 1})[0], 200)
             t.join()
             self.assertEqual(answers[0][0], 200)
-            self.assertGreaterEqual(time.monotonic() - begin, 1)
+            self.assertGreaterEqual(time.monotonic() - begin, 4)
             self.assertEqual(server.json("POST", C, {"prompt": "a"})[0], 503)
 
 
 class Operator(unittest.TestCase):
-    def refused(self, *options, seconds=20):
+    def refused(self, *options, seconds=WAIT_S):
         r = subprocess.run([BIN, "serve", TINY, "--port", "0", *options], capture_output=True, text=True, timeout=seconds)
         self.assertNotEqual(r.returncode, 0)
         return r.stderr

@@ -6,12 +6,11 @@ import shutil
 import signal
 import sqlite3
 import tempfile
-import time
 import unittest
 
 import openai
 
-from server import ROOT, TINY, Server, events
+from server import ROOT, TINY, WAIT_S, Server, events, wait_until
 
 GOOD = b"".join(b'{"prompt": "question %d", "completion": "answer %d"}\n' % (i, i) for i in range(12))
 INVALID = "invalid_request_error"
@@ -32,14 +31,11 @@ class Folder(unittest.TestCase):
         self.addCleanup(client.close)
         return client
 
-    def wait(self, client, job, status, seconds=30):
-        end = time.monotonic() + seconds
-        while True:
+    def wait(self, client, job, status, seconds=WAIT_S):
+        def reached():
             got = client.fine_tuning.jobs.retrieve(job)
-            if got.status == status:
-                return got
-            self.assertLess(time.monotonic(), end, f"{got.status}, not {status}: {got.error}")
-            time.sleep(0.05)
+            return got if got.status == status else None
+        return wait_until(reached, lambda: f"not {status}: {client.fine_tuning.jobs.retrieve(job)}", seconds)
 
 
 class Sdk(Folder):
@@ -151,14 +147,11 @@ class Sdk(Folder):
         self.assertGreaterEqual(listed[first.id]["times"]["queued"], listed[first.id]["times"]["accepted"])
         # Nobody trains here, and each job says so.
         for j in (first, second):
-            _, alone = self.server.json("GET", "/admin/v1/jobs/" + j.id)
-            end = time.monotonic() + 30
-            while not (alone["reason"] or "").endswith("without --enable-lora"):
-                self.assertLess(time.monotonic(), end, alone)
-                time.sleep(0.05)
-                _, alone = self.server.json("GET", "/admin/v1/jobs/" + j.id)
+            def reason():
+                return self.server.json("GET", "/admin/v1/jobs/" + j.id)[1]["reason"] or ""
+            wait_until(lambda: reason().endswith("without --enable-lora"), reason)
             warned = [e.message for e in self.jobs.list_events(j.id) if e.level == "warn"]
-            self.assertEqual(warned, ["The job waits in the queue: " + alone["reason"]])
+            self.assertEqual(warned, ["The job waits in the queue: " + reason()])
 
     def test_refused(self):
         f = self.upload()

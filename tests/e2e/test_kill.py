@@ -9,13 +9,12 @@ import os
 import shutil
 import subprocess
 import tempfile
-import time
 import unittest
 
 import openai
 
 import test_finetune
-from server import BIN, ROOT, TINY, Server
+from server import BIN, ROOT, TINY, Server, wait_until
 
 POINTS = int(os.environ.get("GRAFT_KILL_POINTS", "2"))
 LATE = -14  # strace gave up its child: on a loaded machine it took too long to attach
@@ -142,10 +141,7 @@ class Sets(Killed):
             f = client.files.create(file=("t.jsonl", test_finetune.DATA), purpose="fine-tune").id
             job = client.fine_tuning.jobs.create(model="tiny", training_file=f, seed=4,
                                                  extra_body={"graft": {"save_steps": 5, "lora": {"r": 4}}})
-            end = time.monotonic() + 60
-            while client.fine_tuning.jobs.retrieve(job.id).status != "succeeded":
-                self.assertLess(time.monotonic(), end)
-                time.sleep(0.05)
+            wait_until(lambda: client.fine_tuning.jobs.retrieve(job.id).status == "succeeded")
             client.close()
         self.job, self.whole = job.id, os.path.join(data, "jobs", job.id)
         self.export = [BIN, "export", job.id, "--data-dir", data, "--checkpoints", "all", "--output"]
@@ -342,13 +338,10 @@ class Serve(Killed):
             extra_body={"graft": {"lora": {"r": 4, "dropout": 0.1}, "save_steps": 3}}).id
 
     def wait(self, s, job):
-        end = time.monotonic() + 120
-        while True:
+        def ended():
             got = s.json("GET", f"/v1/fine_tuning/jobs/{job}")[1]
-            if got["status"] in ("succeeded", "failed", "cancelled"):
-                return got
-            self.assertLess(time.monotonic(), end, got)
-            time.sleep(0.05)
+            return got if got["status"] in ("succeeded", "failed", "cancelled") else None
+        return wait_until(ended)
 
     def test_job(self):
         self.acknowledged = []

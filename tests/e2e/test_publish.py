@@ -11,7 +11,7 @@ import unittest
 
 import openai
 import test_finetune
-from server import BIN
+from server import BIN, wait_until
 
 PROMPT = "abab 3"
 MESSAGES = [{"role": "user", "content": PROMPT}]
@@ -19,7 +19,7 @@ MESSAGES = [{"role": "user", "content": PROMPT}]
 
 class Publish(test_finetune.Trainer):
     def finish(self, job, status="succeeded"):
-        return self.wait(self.client, job.id, status, 120)
+        return self.wait(self.client, job.id, status)
 
     def evaluate(self, status, **evaluation):
         return self.finish(self.create(graft={"evaluation": evaluation}), status)
@@ -138,11 +138,10 @@ class Publish(test_finetune.Trainer):
         self.assertIsNone(job.fine_tuned_model)
         self.assertEqual(self.models(), ["tiny"])
 
-    def publishing(self, job, seconds=60):
-        end = time.monotonic() + seconds
-        while (state := self.admin(job)["state"]) not in ("publishing", "succeeded"):
-            self.assertLess(time.monotonic(), end)
-        return state
+    def publishing(self, job):
+        def state():
+            return self.admin(job)["state"]
+        return wait_until(lambda: (s := state()) in ("publishing", "succeeded") and s, state)
 
     # Whatever moment a cancel hits: it is refused and the model is served, or heard and it is not.
     def test_cancelled_while_published(self):
@@ -167,14 +166,10 @@ class Publish(test_finetune.Trainer):
                 t.join()
             if status == 200:
                 self.assertEqual(self.finish(job, "cancelled").status, "cancelled")
-                end = time.monotonic() + 30
-                while True:  # what runs ends
-                    versions = [v["status"] for v in self.server.json("GET", "/admin/v1/adapters")[1]["data"]
-                                if job.id[6:18] in v["name"]]
-                    if all(s == "failed" for s in versions):
-                        break
-                    self.assertLess(time.monotonic(), end, versions)
-                    time.sleep(0.02)
+                def versions():
+                    return [v["status"] for v in self.server.json("GET", "/admin/v1/adapters")[1]["data"]
+                            if job.id[6:18] in v["name"]]
+                wait_until(lambda: all(s == "failed" for s in versions()), versions)  # what runs ends
                 self.assertFalse([m for m in self.models() if job.id[6:18] in m])
             else:
                 self.assertEqual(status, 400)
@@ -224,7 +219,7 @@ class Names(test_finetune.Trainer):
     def test_checkpoints(self):
         self.begin()
         job = self.create(graft={"save_steps": 6}, suffix="x" * 64)
-        job = self.wait(self.client, job.id, "succeeded", 120)
+        job = self.wait(self.client, job.id, "succeeded")
         rows = self.jobs.checkpoints.list(job.id).data
         self.assertEqual([c.step_number for c in rows], [24, 18, 12])  # step 6 is no longer kept
         names = [c.fine_tuned_model_checkpoint for c in rows]
@@ -315,19 +310,18 @@ class Names(test_finetune.Trainer):
     def test_pruned(self):
         self.begin()
         job = self.create(epochs=50, batch=2, graft={"save_steps": 4})
-        end = time.monotonic() + 60
-        while not (rows := self.jobs.checkpoints.list(job.id).data):
-            self.assertLess(time.monotonic(), end)
+        rows = wait_until(lambda: self.jobs.checkpoints.list(job.id).data)
         name = rows[-1].fine_tuned_model_checkpoint
         self.ask(name)
-        while True:
+
+        def gone():
             try:
                 self.ask(name)
             except openai.NotFoundError as e:
                 self.assertIn("any more", str(e))
-                break
-            self.assertLess(time.monotonic(), end)
-            time.sleep(0.05)
+                return True
+            return False
+        wait_until(gone)
         self.jobs.cancel(job.id)
 
     def test_delete(self):
@@ -339,7 +333,7 @@ class Names(test_finetune.Trainer):
         self.addCleanup(self.server.stop)
         one, two, user, admin = (self.connect(self.server, "sk-" + k) for k in ("one", "two", "user", "admin"))
         self.client, self.jobs = one, one.fine_tuning.jobs
-        made = [self.wait(one, self.create(epochs=1).id, "succeeded", 60) for _ in range(2)]
+        made = [self.wait(one, self.create(epochs=1).id, "succeeded") for _ in range(2)]
         name, other = [j.fine_tuned_model for j in made]
         self.ask(name)
         with self.assertRaises(openai.PermissionDeniedError):

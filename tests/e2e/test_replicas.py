@@ -7,7 +7,7 @@ import tempfile
 import threading
 import unittest
 
-from server import ROOT, Server, events
+from server import ROOT, WAIT_S, Server, events
 
 BASE = os.path.join(ROOT, "tests/golden/models/hf-f32")
 ADAPTERS = ("all", "qv", "rslora")
@@ -149,12 +149,12 @@ class Replicas(unittest.TestCase):
         server.stop(signal.SIGKILL)
         server = self.serve(*TWO, *data)
         # What was active is there again before the first request.
-        self.assertEqual(states(server, "a"), [(1, "active", both), (2, "ready", none)])
+        self.assertEqual(states(server, "a"), [(1, "active", both), (2, "rolled_back", none)])
         self.assertEqual(ask(server, "a", [1, 2, 3])["choices"], before)
 
     def test_more_replicas_than_threads(self):
         server = Server(BASE, "--replicas", "3", "--threads", "2", wait=False)
-        self.assertEqual(server.process.wait(30), 1)
+        self.assertEqual(server.process.wait(WAIT_S), 1)
         server.stop()
         self.assertIn("graft serve: --replicas 3 needs as many compute threads, and there are 2 (--threads)", server.log)
 

@@ -73,7 +73,7 @@ class ServedLoss(test_jobs.Folder):
             model="tiny", training_file=files[0], validation_file=files[1], seed=3,
             method={"type": "supervised", "supervised": {"hyperparameters": {"n_epochs": 1, "batch_size": 8}}},
             extra_body={"graft": {"learning_rate": 5e-3, **graft}})
-        job = self.wait(self.client, job.id, "succeeded", 300)
+        job = self.wait(self.client, job.id, "succeeded")
         events = [e.data for e in self.client.fine_tuning.jobs.list_events(job.id, limit=100) if e.type == "metrics"]
         found = next(e["full_valid_loss"] for e in events if e.get("full_valid_loss") is not None)
         self.assertEqual(self.served(job.fine_tuned_model, lines), found)

@@ -8,7 +8,7 @@ import time
 import unittest
 from concurrent.futures import ThreadPoolExecutor
 
-from server import Server, events
+from server import Server, events, wait_until
 
 STREAMS = int(os.environ.get("GRAFT_STREAMS", "500"))
 
@@ -60,13 +60,8 @@ class Streams(unittest.TestCase):
         return s
 
     def _wait_idle(self, server):
-        end = time.monotonic() + 20
-        while time.monotonic() < end:
-            running = server.metric("graft_requests_running") + server.metric("graft_requests_waiting")
-            if running == 0:
-                return
-            time.sleep(0.05)
-        self.fail("work goes on although every client has gone")
+        wait_until(lambda: server.metric("graft_requests_running") + server.metric("graft_requests_waiting") == 0,
+                   lambda: "work goes on although every client has gone")
 
     def test_a_client_that_goes_away_ends_its_work(self):
         with Server("tests/golden/models/q8_0.gguf", "--max-num-seqs", "2") as server:
