@@ -7,7 +7,6 @@ import signal
 import subprocess
 import threading
 import time
-import unittest
 
 import openai
 import test_finetune

@@ -1,6 +1,5 @@
 """The official OpenAI SDK, unmodified, against a served real model: sync, async, streaming, errors."""
 import asyncio
-import os
 import unittest
 
 import openai
