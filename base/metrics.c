@@ -6,6 +6,7 @@
 #include "base/mem.h"
 #include <math.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +15,7 @@ enum kind { COUNTER, GAUGE, HISTOGRAM };
 
 struct metric {
     _Atomic uint64_t bits;
+    bool when_used;
 };
 
 struct histogram {
@@ -21,6 +23,7 @@ struct histogram {
     double *bounds;
     _Atomic uint64_t *buckets; // n + 1, not cumulative
     _Atomic uint64_t sum_bits;
+    bool when_used;
 };
 
 struct series {
@@ -191,6 +194,16 @@ static void add_bits(_Atomic uint64_t *bits, double v) {
                                                     memory_order_relaxed));
 }
 
+void metric_when_used(struct metric *c) {
+    if (c)
+        c->when_used = true;
+}
+
+void histogram_when_used(struct histogram *h) {
+    if (h)
+        h->when_used = true;
+}
+
 void metric_add(struct metric *c, double v) {
     if (c)
         add_bits(&c->bits, v);
@@ -264,11 +277,19 @@ static void expose_histogram(struct buf *out, const char *name, const char *labe
     buf_printf(out, "%s_count%s%s%s %llu\n", name, open, labels, close, (unsigned long long)total);
 }
 
+// What has counted stays shown: a counter only grows.
+static bool is_hidden(const struct family *f, const struct series *s) {
+    return f->kind == HISTOGRAM ? s->hist->when_used && !histogram_count(s->hist)
+                                : s->number->when_used && get_bits(&s->number->bits) == 0;
+}
+
 void metrics_expose(const struct metrics *m, struct buf *out) {
     static const char *const types[] = {"counter", "gauge", "histogram"};
     for (const struct family *f = m->families; f; f = f->next) {
         buf_printf(out, "# HELP %s %s\n# TYPE %s %s\n", f->name, f->help, f->name, types[f->kind]);
         for (const struct series *s = f->series; s; s = s->next) {
+            if (is_hidden(f, s))
+                continue;
             if (f->kind == HISTOGRAM) {
                 expose_histogram(out, f->name, s->labels, s->hist);
                 continue;

@@ -51,6 +51,12 @@ static bool possible(const struct gw_route *t, unsigned method, int status) {
     }
 }
 
+// What rates are taken of stands there from zero on: a counter that appears with its first request has no rate
+// for it. The rest, hundreds of lines, comes with the first answer of its kind.
+static bool is_always_shown(const struct gw_route *t, int status) {
+    return t ? status == 200 : status == 404;
+}
+
 // `same`: an earlier route with the same pattern (and other methods), whose series it shares.
 static bool make_route(struct metrics *m, const struct gw_route *t,
                        const struct route_metrics *same, struct route_metrics *out) {
@@ -69,6 +75,8 @@ static bool make_route(struct metrics *m, const struct gw_route *t,
             snprintf(labels, sizeof labels, "route=\"%s\",method=\"%s\",status=\"%d\"", pattern,
                      t ? gw_method_text(method) : "other", statuses[k]);
             out->requests[i][k] = metrics_counter(m, name, labels, help);
+            if (!is_always_shown(t, statuses[k]))
+                metric_when_used(out->requests[i][k]);
             ok = ok && out->requests[i][k];
         }
     }
@@ -79,10 +87,12 @@ static bool make_route(struct metrics *m, const struct gw_route *t,
     }
     snprintf(labels, sizeof labels, "route=\"%s\",method=\"other\",status=\"other\"", pattern);
     out->other = metrics_counter(m, name, labels, help);
+    metric_when_used(out->other);
     snprintf(labels, sizeof labels, "route=\"%s\"", pattern);
     out->duration = metrics_histogram(m, "graft_http_request_duration_seconds", labels,
                                       "Time from a request's first byte to the end of its answer.",
                                       buckets, sizeof buckets / sizeof *buckets);
+    histogram_when_used(out->duration);
     return ok && out->other && out->duration;
 }
 

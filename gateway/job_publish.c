@@ -83,8 +83,6 @@ static enum err decide(void *arg, struct eng *engine, struct adp_version *v, boo
         return e;
     run->version = adp_number(v);
     *promote = !run->unreleased[0];
-    if (*promote)
-        job__tell_gates(r);
     return ERR_OK;
 }
 
@@ -128,6 +126,8 @@ enum err job__publish(struct job_runner *r, struct err_info *info) {
     }
     if (e)
         withdraw(r);
+    else if (!r->run->unreleased[0])
+        job__tell_gates(r); // now that it has been promoted: a promotion that fails is tried again
     // A folder that serving cannot even read is not what was written there either.
     bool unreadable = e == ERR_UNSUPPORTED || e == ERR_NONFINITE || e == ERR_NOT_FOUND;
     return job__unverified(r->run, unreadable ? ERR_FORMAT : e, info);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "loadtest/check.h"
+#include "base/json_load.h"
 #include <jansson.h>
 #include <stdio.h>
 #include <string.h>
@@ -82,7 +83,7 @@ static bool take_choice(struct lt_answer *a, const json_t *choice) {
 
 static bool take_object(struct lt_answer *a, const char *text, size_t n) {
     json_error_t e;
-    json_t *o = json_loadb(text, n, JSON_ALLOW_NUL, &e);
+    json_t *o = json_load_text(text, n, JSON_ALLOW_NUL, &e);
     bool content = false;
     if (!json_is_object(o)) {
         fault(a, LT_FAULT_JSON, o ? "not an object" : e.text);
@@ -130,7 +131,8 @@ static bool take_event(struct lt_answer *a, const char *p, size_t n) {
 int32_t lt_answer_feed(struct lt_answer *a, const char *p, size_t n) {
     buf_append(&a->pending, p, n);
     if (buf_err(&a->pending)) {
-        fault(a, LT_FAULT_FRAMING, "an event of more than 4 MiB");
+        fault(a, LT_FAULT_FRAMING,
+              buf_err(&a->pending) == ERR_NOMEM ? "out of memory" : "an event of more than 4 MiB");
         return 0;
     }
     int32_t events = 0;

@@ -5,6 +5,7 @@
 #include "loadtest/run.h"
 #include <curl/curl.h>
 #include <errno.h>
+#include <jansson.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -55,6 +56,7 @@ int loadtest_main(int argc, char **argv) {
         fprintf(stderr, "graft loadtest: %s\n", info.message);
         return 2;
     }
+    json_set_alloc_funcs(mem_alloc, mem_free);
     int status = 0;
     if (res.help) {
         opt_show_help(&lt_option_table);

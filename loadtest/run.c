@@ -3,6 +3,7 @@
 // its latency still counts from when it was due.
 #include "loadtest/run.h"
 #include "base/clock.h"
+#include "base/json_load.h"
 #include "base/mem.h"
 #include "base/thread.h"
 #include "loadtest/request.h"
@@ -67,7 +68,8 @@ enum err lt_run_find_model(const struct lt_options *o, char **out, struct err_in
         curl_easy_setopt(easy, CURLOPT_TIMEOUT, 10L);
         rc = curl_easy_perform(easy);
     }
-    json_t *root = rc == CURLE_OK && body.data ? json_loadb(body.data, body.len, 0, NULL) : NULL;
+    json_t *root =
+        rc == CURLE_OK && body.data ? json_load_text(body.data, body.len, 0, NULL) : NULL;
     const char *id =
         json_string_value(json_object_get(json_array_get(json_object_get(root, "data"), 0), "id"));
     enum err e = ERR_OK;

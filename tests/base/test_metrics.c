@@ -3,6 +3,8 @@
 #include "base/metrics.h"
 #include "base/thread.h"
 #include "tests/support/cmocka_all.h"
+#include <math.h>
+#include <string.h>
 
 static void test_exposition(void **state) {
     (void)state;
@@ -46,6 +48,39 @@ static void test_exposition(void **state) {
     buf_fini(&out);
     metrics_destroy(m);
     assert_int_equal(mem_live_blocks(), 0);
+}
+
+// Series that wait for their first number; an alias waits with what it stands for.
+static void test_shown_when_used(void **state) {
+    (void)state;
+    static const double bounds[] = {1};
+    struct metrics *m = metrics_create();
+    struct metric *always = metrics_counter(m, "a_total", "s=\"200\"", "A"),
+                  *seldom = metrics_counter(m, "a_total", "s=\"500\"", "A");
+    struct histogram *h = metrics_histogram(m, "h", NULL, "H", bounds, 1);
+    metrics_alias(m, seldom, "b_total", NULL, "B");
+    metric_when_used(seldom);
+    histogram_when_used(h);
+    metric_when_used(NULL);
+    histogram_when_used(NULL);
+    struct buf out;
+    for (int i = 0; i < 3; i++) {
+        buf_init(&out, 0);
+        metrics_expose(m, &out);
+        buf_putc(&out, '\0');
+        assert_non_null(strstr(out.data, "\na_total{s=\"200\"} "));
+        assert_int_equal(strstr(out.data, "\na_total{s=\"500\"} 1\n") != NULL, i > 0);
+        assert_int_equal(strstr(out.data, "\nb_total 1\n") != NULL, i > 0);
+        assert_int_equal(strstr(out.data, "\nh_count 1\n") != NULL, i > 1);
+        assert_int_equal(strstr(out.data, "\nh_bucket") != NULL, i > 1);
+        buf_fini(&out);
+        if (i == 0) {
+            metric_add(always, 1);
+            metric_add(seldom, 1);
+        }
+        histogram_observe(h, i ? 1 : (double)NAN);
+    }
+    metrics_destroy(m);
 }
 
 static void *add_many(void *arg) {
@@ -92,6 +127,7 @@ static void test_each_failing_allocation(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_exposition),
+        cmocka_unit_test(test_shown_when_used),
         cmocka_unit_test(test_updates_from_threads_are_not_lost),
         cmocka_unit_test(test_each_failing_allocation),
     };

@@ -162,10 +162,26 @@ static double sample(const struct fx *f, const char *series) {
     return v;
 }
 
+static bool has_series(const struct fx *f, const char *series) {
+    struct buf out;
+    buf_init(&out, 0);
+    metrics_expose(f->metrics, &out);
+    buf_putc(&out, '\0');
+    bool has = strstr(out.data, series) != NULL;
+    buf_fini(&out);
+    return has;
+}
+
 static void test_metrics(void **state) {
     (void)state;
     struct fx f;
     fx_start(&f, NULL);
+    // Nothing was asked: rates have their zero, and errors no line.
+    assert_true(sample(&f, "\ngraft_http_requests_total{route=\"/echo\",method=\"POST\",status="
+                           "\"200\"} ") == 0);
+    assert_false(has_series(&f, "status=\"415\""));
+    assert_false(has_series(&f, "status=\"other\""));
+    assert_false(has_series(&f, "\ngraft_http_request_duration_seconds_bucket"));
     int fd = cl_connect(f.port), later = cl_connect(f.port);
     struct cl_response r;
     for (int i = 0; i < 3; i++) {
