@@ -6,6 +6,7 @@
 #include "base/mailbox.h"
 #include "base/mem.h"
 #include "base/thread.h"
+#include "finetune/exec_memory.h"
 #include <math.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -40,13 +41,10 @@ struct ft_exec {
     struct kn_queue *queue;
     struct kn_device *device; // the queue's
     bool owns_queue;
-    struct lora_params *params;
+    struct exec_memory memory;
+    struct lora_params *params; // the memory's
     struct lora_unit *unit;
-    size_t want, least; // bytes of a unit
-    kn_addr own;        // the executor's own range, where none is lent
-    size_t have;        // bytes borrowed or owned
-    int64_t asked_ns;   // when memory was last asked for in vain
-    kn_addr sums;       // f64 [chunks] twice: squares, largest values
+    kn_addr sums; // f64 [chunks] twice: squares, largest values
     double *host_sums;
     int64_t chunks;
 
@@ -55,11 +53,21 @@ struct ft_exec {
     struct command *in_hand;
     struct thread thread;
     bool threaded;
-    _Atomic bool stop, leave, quit, starved;
+    _Atomic bool stop, leave, quit;
     _Atomic int64_t since_ns; // since when the command in hand has had no slice; 0: none is in hand
 };
 
 // ---- create
+
+static void rouse(struct ft_exec *x) {
+    mailbox_wake(x->todo);
+    if (x->cfg.wake)
+        x->cfg.wake(x->cfg.wake_arg);
+}
+
+static void on_moved(void *arg) {
+    rouse(arg);
+}
 
 static void *own_thread(void *arg) {
     struct ft_exec *x = arg;
@@ -93,12 +101,15 @@ static enum err create_parts(struct ft_exec *x, struct err_info *info) {
     x->device = x->ops->queue_device(x->queue);
     if (mailbox_create(4, 0, &x->todo) || mailbox_create(4, 0, &x->done))
         return err_set(info, ERR_NOMEM, NULL, "out of memory");
-    if ((e = lora_params_create(w, x->queue, &x->cfg.lora, &x->params, info)) ||
+    x->memory.moved = on_moved;
+    x->memory.moved_arg = x;
+    e = exec_memory_open(&x->memory, &x->cfg, x->queue, info);
+    x->params = x->memory.params;
+    if (e ||
         (e = lora_unit_create(w, x->queue, x->params, &x->cfg.limits, x->cfg.clock, &x->unit,
                               info)) ||
         (e = create_sums(x, info)))
         return e;
-    x->want = lora_unit_bytes(w, x->params, &x->cfg.limits, &x->least);
     if (!x->cfg.wake && (e = thread_start(&x->thread, "graft-train", own_thread, x)))
         return err_set(info, e, NULL, "no thread for training");
     x->threaded = !x->cfg.wake;
@@ -130,9 +141,7 @@ void ft_exec_destroy(struct ft_exec *x) {
         thread_join(&x->thread);
     }
     lora_unit_destroy(x->unit);
-    lora_params_destroy(x->params);
-    if (x->own)
-        x->ops->free(x->device, x->own, x->have);
+    exec_memory_close(&x->memory);
     if (x->sums)
         x->ops->free(x->device, x->sums, 2 * (size_t)x->chunks * sizeof(double));
     if (x->owns_queue)
@@ -147,51 +156,46 @@ int64_t ft_exec_trainable(const struct ft_exec *x) {
     return lora_params_count(x->params);
 }
 
-void ft_exec_memory(const struct ft_exec *x, size_t *resident, size_t *lent) {
-    *resident = lora_params_bytes(x->params);
-    *lent = x->want;
+void ft_exec_sizes(const struct ft_exec *x, struct ft_exec_sizes *out) {
+    const struct exec_memory *m = &x->memory;
+    *out = (struct ft_exec_sizes){
+        .state = m->pager ? m->state : lora_params_bytes(m->params),
+        .least = m->least,
+        .most = m->want,
+    };
+}
+
+enum err ft_exec_measure(const struct ft_exec_config *cfg, struct ft_exec_sizes *out,
+                         struct err_info *info) {
+    const struct mdl_weights *w = cfg->weights;
+    struct kn_queue *q;
+    struct lora_params *p;
+    if (w->ops->queue_create(cfg->device ? cfg->device : w->device, &q))
+        return err_set(info, ERR_NOMEM, NULL, "no memory for a queue");
+    enum err e = lora_params_describe(w, q, &cfg->lora, &p, info);
+    if (!e) {
+        out->state = lora_params_bytes(p);
+        out->most = lora_unit_bytes(w, p, &cfg->limits, &out->least);
+        lora_params_destroy(p);
+    }
+    w->ops->queue_destroy(q);
+    return e;
+}
+
+void ft_exec_usage(struct ft_exec *x, struct ft_exec_usage *out) {
+    exec_memory_read(&x->memory, out);
 }
 
 // ---- units
 
-// Asks on as long as what is lent grows, a part in each slice. ERR_AGAIN: not enough yet.
-static enum err borrow(struct ft_exec *x, kn_addr *at) {
-    const struct ft_memory *m = &x->cfg.memory;
-    int64_t now = clock_mono_ns(x->cfg.clock);
-    if (atomic_load(&x->starved) && now - x->asked_ns < STARVED_POLL_NS)
-        return ERR_AGAIN;
-    size_t had = x->have;
-    x->have = m->borrow(m->arg, x->least, x->want, at);
-    bool grows = x->have > had && x->have < x->want;
-    bool starved = !grows && x->have < x->least;
-    atomic_store(&x->starved, starved);
-    x->asked_ns = now;
-    return grows || starved ? ERR_AGAIN : ERR_OK;
-}
-
-static enum err find_memory(struct ft_exec *x, kn_addr *at) {
-    if (x->cfg.memory.borrow)
-        return borrow(x, at);
-    for (int least = 0; least < 2 && !x->own; least++) {
-        size_t bytes = least ? x->least : x->want;
-        if (!x->ops->alloc(x->device, bytes, &x->own))
-            x->have = bytes;
-    }
-    *at = x->own;
-    return x->own ? ERR_OK : ERR_NOMEM;
-}
-
 static enum err run_unit(struct ft_exec *x, struct command *c, int64_t deadline, bool *done) {
     enum err e = ERR_OK;
     if (!c->begun) {
-        kn_addr at;
-        e = find_memory(x, &at);
-        if (e == ERR_AGAIN)
-            return e;
+        struct exec_room room;
+        e = exec_memory_find(&x->memory, x->cfg.clock, &room, &c->info);
         if (e)
-            return err_set(&c->info, e, NULL, "no memory for a training row (%zu MiB)",
-                           x->least >> 20);
-        e = lora_unit_begin(x->unit, c->row, at, x->have, &c->info);
+            return e;
+        e = lora_unit_begin(x->unit, c->row, room.at, room.bytes, &c->info);
         c->begun = !e;
     }
     if (!e)
@@ -202,15 +206,17 @@ static enum err run_unit(struct ft_exec *x, struct command *c, int64_t deadline,
 }
 
 void ft_exec_give_back(struct ft_exec *x, size_t bytes) {
-    const struct ft_memory *m = &x->cfg.memory;
     if (lora_unit_holds(x->unit)) {
         lora_unit_drop(x->unit);
         x->in_hand->begun = false;
     }
-    size_t keep = x->have > bytes ? x->have - bytes : 0;
-    x->have = keep >= x->least ? keep : 0; // too little is of no use
-    if (m->give)
-        m->give(m->arg, x->have);
+    const struct command *c = x->in_hand;
+    exec_memory_give_back(&x->memory, bytes, c && c->kind == COMMAND_UNIT && c->begun);
+}
+
+void ft_exec_drop(struct ft_exec *x) {
+    lora_unit_abandon(x->unit);
+    exec_memory_drop(&x->memory);
 }
 
 // ---- the optimizer's step
@@ -296,7 +302,8 @@ static void finish(struct ft_exec *x, enum err e) {
     if (e && !c->info.code)
         err_set(&c->info, e, NULL, "training: %s", err_text(e));
     x->in_hand = NULL;
-    atomic_store(&x->starved, false);
+    atomic_store(&x->memory.starved, false);
+    atomic_store(&x->memory.moving, false);
     atomic_store(&x->since_ns, 0);
     mailbox_send(x->done, c); // has room for the one command
 }
@@ -307,14 +314,26 @@ static enum err run_command(struct ft_exec *x, struct command *c, int64_t deadli
         lora_unit_abandon(x->unit);
         return ERR_CANCELLED;
     }
+    // A unit that has not begun looks for all that it needs.
+    if (c->begun ? !exec_memory_there(&x->memory) : !unit) {
+        enum err e = exec_memory_find(&x->memory, x->cfg.clock, NULL, &c->info);
+        if (e)
+            return e;
+        c->begun = true;
+    }
     return unit ? run_unit(x, c, deadline, done) : run_step(x, c, done);
 }
 
+static bool waits_for_memory(const struct ft_exec *x) {
+    return atomic_load(&x->memory.starved) || atomic_load(&x->memory.moving);
+}
+
 int64_t ft_exec_run(struct ft_exec *x, int64_t budget_us) {
+    int64_t gave = exec_memory_settle(&x->memory) ? 1 : 0;
     if (!x->in_hand)
         x->in_hand = mailbox_take(x->todo);
     if (!x->in_hand)
-        return 0;
+        return gave;
     int64_t start = clock_mono_ns(x->cfg.clock), now = start, deadline = start + budget_us * 1000;
     bool done = false;
     enum err e = ERR_OK;
@@ -322,8 +341,8 @@ int64_t ft_exec_run(struct ft_exec *x, int64_t budget_us) {
         e = run_command(x, x->in_hand, deadline, &done);
         now = clock_mono_ns(x->cfg.clock);
     }
-    if (e == ERR_AGAIN && atomic_load(&x->starved))
-        return 0;
+    if (e == ERR_AGAIN && waits_for_memory(x))
+        return gave;
     atomic_store(&x->since_ns, now);
     if (done || (e && e != ERR_AGAIN))
         finish(x, e);
@@ -331,12 +350,6 @@ int64_t ft_exec_run(struct ft_exec *x, int64_t budget_us) {
 }
 
 // ---- the trainer's side
-
-static void rouse(struct ft_exec *x) {
-    mailbox_wake(x->todo);
-    if (x->cfg.wake)
-        x->cfg.wake(x->cfg.wake_arg);
-}
 
 void ft_exec_stop(struct ft_exec *x) {
     atomic_store(&x->stop, true);
@@ -348,13 +361,18 @@ void ft_exec_leave(struct ft_exec *x) {
     rouse(x);
 }
 
-bool ft_exec_urgent(const struct ft_exec *x) {
-    return (atomic_load(&x->stop) || atomic_load(&x->leave)) && atomic_load(&x->since_ns);
+void ft_exec_retire(struct ft_exec *x) {
+    exec_memory_stop(&x->memory);
+}
+
+bool ft_exec_urgent(struct ft_exec *x) {
+    bool ends = atomic_load(&x->stop) || atomic_load(&x->leave) || exec_memory_failed(&x->memory);
+    return (ends && atomic_load(&x->since_ns)) || exec_memory_unsettled(&x->memory);
 }
 
 int64_t ft_exec_waits(const struct ft_exec *x, bool *memory) {
     int64_t since = atomic_load(&x->since_ns);
-    *memory = atomic_load(&x->starved);
+    *memory = waits_for_memory(x);
     return since ? clock_mono_ns(x->cfg.clock) - since : 0;
 }
 
@@ -376,7 +394,7 @@ static enum err command(struct ft_exec *x, const struct command *what, struct er
         // Also when the runner found no memory: nothing else wakes it once there is some.
         if (x->cfg.wake)
             x->cfg.wake(x->cfg.wake_arg);
-        while (!mailbox_wait(x->done, STARVED_POLL_NS) && !atomic_load(&x->starved))
+        while (!mailbox_wait(x->done, STARVED_POLL_NS) && !waits_for_memory(x))
             ;
     } while (!mailbox_take(x->done));
     if (x->command.result && info)
@@ -399,12 +417,8 @@ enum err ft_exec_step(struct ft_exec *x, const struct ft_step *s, struct ft_step
 // ---- state
 
 enum err ft_exec_clear(struct ft_exec *x, struct err_info *info) {
-    struct lora_ranges r;
     enum err e = stopped(x, info);
-    lora_params_ranges(x->params, &r);
-    if (!e)
-        x->ops->discard(x->device, r.acc, (size_t)r.n * sizeof(int64_t));
-    return e;
+    return e ? e : exec_memory_clear_sums(&x->memory, info);
 }
 
 enum err ft_exec_get(struct ft_exec *x, struct mdl_adapter *w, struct mdl_adapter *m,

@@ -10,14 +10,20 @@
 // trainer's last call has returned: stop the executor, then the trainer, then the engine.
 #pragma once
 #include "finetune/lora/unit.h"
+#include "finetune/pager.h"
 
 struct ft_exec;
 
-// Where activations lie: the engine lends them, contiguous, `want` bytes in all if it can, and says how
-// many there are now. With less than `need` the command waits.
+// Where the job's state and its activations lie: serving lends them in one range, `want` bytes in all if it
+// can, and says how many there are now. With less than `need` the command waits, and all but `held` may be
+// taken back at once.
+struct ft_memory_ask {
+    size_t held, need, want;
+};
 struct ft_memory {
-    size_t (*borrow)(void *arg, size_t need, size_t want, kn_addr *at);
-    void (*give)(void *arg, size_t keep_bytes); // returns all but keep_bytes
+    size_t (*borrow)(void *arg, const struct ft_memory_ask *ask, kn_addr *at);
+    void (*give)(void *arg, size_t keep_bytes); // returns all but the upper keep_bytes
+    kn_addr end;                                // *at + bytes, always
     void *arg;
 };
 
@@ -28,6 +34,7 @@ struct ft_exec_config {
     struct lora_config lora;
     struct lora_unit_limits limits;
     struct ft_memory memory; // zeros: allocated from the device
+    struct ft_spill spill;   // where the state goes when `memory` wants it back
     const struct clock *clock;
     // Tells the queue's thread that there is work (eng_wake); NULL: the executor runs a thread of
     // its own.
@@ -41,22 +48,41 @@ void ft_exec_destroy(struct ft_exec *x);
 // For eng_background: works for at most about budget_us, returns the microseconds used; 0: nothing
 // to do.
 int64_t ft_exec_run(struct ft_exec *x, int64_t budget_us);
-// Activations are dropped (the unit in hand starts again later), the memory is returned before this
-// returns.
+// Activations are dropped (the unit in hand starts again later), and their memory is returned before this
+// returns. Of the state, whatever is in its file already; the rest as it gets there, piece by piece: by later
+// calls of this, or of ft_exec_run, which _urgent asks for.
 void ft_exec_give_back(struct ft_exec *x, size_t bytes);
+// The end, after ft_exec_retire: all memory is returned.
+void ft_exec_drop(struct ft_exec *x);
 // Ends the command in hand and all later ones with ERR_CANCELLED; any thread.
 void ft_exec_stop(struct ft_exec *x);
 // The trainer is about to stop: a row in hand and all later ones end with ERR_CANCELLED, and the sums are
 // undefined until they are cleared. A step that has begun still ends, and state can be had. Any thread.
 void ft_exec_leave(struct ft_exec *x);
-// Whether a command waits that stop or leave would end: it needs a call of ft_exec_run. Any thread.
-bool ft_exec_urgent(const struct ft_exec *x);
+// Whether a command waits that stop, leave or a lost state would end, or memory is to be returned: it needs a
+// call of ft_exec_run. Any thread.
+bool ft_exec_urgent(struct ft_exec *x);
 // How long the command in hand has had no slice, 0 if there is none; *memory: because it has no memory. Any
 // thread.
 int64_t ft_exec_waits(const struct ft_exec *x, bool *memory);
 int64_t ft_exec_trainable(const struct ft_exec *x); // values of the adapter
-// Device memory that stays (adapter, sums, moments), and the most that is lent.
-void ft_exec_memory(const struct ft_exec *x, size_t *resident, size_t *lent);
+void ft_exec_retire(
+    struct ft_exec *x); // no command will come any more, and the state stays where it is
+
+// Device memory: of the state (adapter, gradient, sums, moments), beside it for a row, the least and the most.
+struct ft_exec_sizes {
+    size_t state, least, most;
+};
+void ft_exec_sizes(const struct ft_exec *x, struct ft_exec_sizes *out);
+// The same for an executor that is not made.
+enum err ft_exec_measure(const struct ft_exec_config *cfg, struct ft_exec_sizes *out,
+                         struct err_info *info);
+struct ft_exec_usage {
+    size_t state_bytes, state_resident; // the rest is in a file
+    size_t activation_bytes;
+    uint64_t taken; // how often the state, or a part of it, was taken
+};
+void ft_exec_usage(struct ft_exec *x, struct ft_exec_usage *out); // any thread
 
 // ---- commands, each blocks until slices have done it. ERR_CANCELLED after stop.
 enum err ft_exec_unit(struct ft_exec *x, const struct lora_row *row, struct lora_row_result *out,

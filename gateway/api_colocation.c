@@ -78,14 +78,26 @@ static void write_engine(struct json_w *w, int32_t replica, struct eng *e) {
     jw_obj_end(w);
 }
 
-static void write_training(struct json_w *w, const struct app *app) {
+static struct app_training training_of(const struct app *app) {
     struct app_training t = {0};
     if (app->training)
         app->training(app->training_arg, &t);
+    return t;
+}
+
+static void write_training(struct json_w *w, const struct app *app) {
+    const struct app_training t = training_of(app);
     jw_key(w, "training");
     jw_obj(w);
     jw_kstr(w, "job", t.job[0] ? t.job : NULL);
     jw_kstr(w, "reason", t.reason[0] ? t.reason : NULL);
+    jw_key(w, "memory");
+    jw_obj(w);
+    jw_kint(w, "state_bytes", (int64_t)t.state_bytes);
+    jw_kint(w, "state_in_file_bytes", (int64_t)t.state_in_file_bytes);
+    jw_kint(w, "activation_bytes", (int64_t)t.activation_bytes);
+    jw_kint(w, "state_taken", (int64_t)t.taken);
+    jw_obj_end(w);
     jw_obj_end(w);
 }
 
@@ -173,7 +185,25 @@ static const struct series all_series[] = {
      slice_s},
 };
 
+static void expose_training(const struct app *app, struct buf *out) {
+    const struct app_training t = training_of(app);
+    buf_printf(out,
+               "# HELP graft_training_memory_bytes Memory of the job that trains: its state and "
+               "its activations in the KV cache, what of the state is in a file.\n"
+               "# TYPE graft_training_memory_bytes gauge\n"
+               "graft_training_memory_bytes{what=\"state\"} %zu\n"
+               "graft_training_memory_bytes{what=\"activations\"} %zu\n"
+               "graft_training_memory_bytes{what=\"state_in_file\"} %zu\n"
+               "# HELP graft_training_state_taken_total Times that serving took memory of a job's "
+               "state.\n"
+               "# TYPE graft_training_state_taken_total counter\n"
+               "graft_training_state_taken_total %llu\n",
+               t.state_bytes, t.activation_bytes, t.state_in_file_bytes,
+               (unsigned long long)t.taken);
+}
+
 void api_colocation_expose(const struct app *app, struct buf *out) {
+    expose_training(app, out);
     const struct replicas *r = app->replicas;
     for (size_t i = 0; i < sizeof all_series / sizeof *all_series; i++) {
         const struct series *s = &all_series[i];

@@ -19,6 +19,9 @@
 struct app_training {
     char job[64];     // in hand; empty: none
     char reason[240]; // why it makes no progress; empty: it does
+    // Of its state (adapter, gradient, sums, moments), in the KV cache and in a file; of a row's activations.
+    size_t state_bytes, state_in_file_bytes, activation_bytes;
+    uint64_t taken; // how often serving took of the state, since the start
 };
 
 enum app_state { APP_LOADING, APP_READY, APP_DRAINING };

@@ -130,6 +130,10 @@ static void read_training(void *arg, struct app_training *out) {
     train_place_read(arg, &s);
     snprintf(out->job, sizeof out->job, "%s", s.job);
     snprintf(out->reason, sizeof out->reason, "%s", s.reason);
+    out->state_bytes = s.memory.state_resident;
+    out->state_in_file_bytes = s.memory.state_bytes - s.memory.state_resident;
+    out->activation_bytes = s.memory.activation_bytes;
+    out->taken = s.taken;
 }
 
 static void why_stalls(void *arg, const char *job, char *reason, size_t cap) {

@@ -2,7 +2,10 @@
 #include "gateway/job_runner.h"
 #include "base/mem.h"
 #include "gateway/job_runner_internal.h"
+#include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
+#include <unistd.h>
 
 enum { SAVES = 10, MOST_BETWEEN_SAVES = 100 };
 
@@ -11,8 +14,15 @@ enum { SAVES = 10, MOST_BETWEEN_SAVES = 100 };
 static enum err create_exec(void *arg, const struct ft_exec_config *cfg, struct ft_exec **out,
                             struct err_info *info) {
     struct job_runner *r = arg;
+    struct ft_exec_config c = *cfg;
+    int dir = open(r->run->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (dir < 0)
+        return durable_errno(info, errno, "open", r->run->path);
+    c.spill = (struct ft_spill){.dir = dir, .room = job__room, .arg = r};
     train_place_name(&r->place, r->run->id);
-    return train_place_create(&r->place, cfg, out, info);
+    enum err e = train_place_create(&r->place, &c, out, info);
+    close(dir);
+    return e;
 }
 
 static void destroy_exec(void *arg, struct ft_exec *x) {

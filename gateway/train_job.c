@@ -72,25 +72,21 @@ static enum err create_exec(struct train_job *j, struct err_info *info) {
                                           .seed = (uint64_t)j->o.seed},
                                  .limits = {j->row_tokens, j->row_seqs, true},
                                  .clock = &clock_system};
-    size_t resident, lent;
+    struct ft_exec_sizes n;
     if (j->hooks)
         return j->hooks->create_exec(j->hooks->arg, &cfg, &j->exec, info);
-    enum err e = ft_exec_create(&cfg, &j->exec, info);
+    enum err e = ft_exec_measure(&cfg, &n, info);
     if (e)
         return e;
-    ft_exec_memory(j->exec, &resident, &lent);
-    if (fits_memory(j, lent))
-        return ERR_OK;
-    ft_exec_destroy(j->exec);
-    j->exec = NULL;
-    cfg.limits.keep = false;
+    cfg.limits.keep = fits_memory(j, n.most);
     return ft_exec_create(&cfg, &j->exec, info);
 }
 
-static enum err create_moments(struct train_job *j, struct err_info *info) {
+// On the host, while something is written: as long as the job runs they lie in the executor's memory alone.
+static enum err create_moments(struct train_job *j, int kinds, struct err_info *info) {
     struct mdl_adapter **const all[] = {&j->moments.w, &j->moments.m, &j->moments.v};
     enum err e = ERR_OK;
-    for (int i = 0; i < 3 && !e; i++)
+    for (int i = 0; i < kinds && !e; i++)
         e = mdl_adapter_create(&j->config, j->targets, (int32_t)j->o.r, (float)j->o.alpha,
                                j->o.rslora, all[i], info);
     if (!e)
@@ -232,16 +228,16 @@ enum err train_job_open_run(struct train_job *j, struct err_info *info) {
         return e;
     if ((e = train_run_hyperparameters(&j->o, j->targets, j->row_tokens, &j->hyperparameters,
                                        info)) ||
-        (e = create_plan(j, info)) || (e = create_exec(j, info)) || (e = create_moments(j, info)) ||
+        (e = create_plan(j, info)) || (e = create_exec(j, info)) ||
         (e = j->o.resume ? resume(j, info) : note_kernel_set(j, NULL, info)))
         return e;
-    size_t resident, lent;
-    ft_exec_memory(j->exec, &resident, &lent);
+    struct ft_exec_sizes n;
+    ft_exec_sizes(j->exec, &n);
     if (!j->hooks)
         fprintf(
             stderr,
             "%lld trainable values; %zu MiB for the adapter, %zu MiB for activations; %lld steps\n",
-            (long long)ft_exec_trainable(j->exec), resident >> 20, lent >> 20,
+            (long long)ft_exec_trainable(j->exec), n.state >> 20, n.most >> 20,
             (long long)ft_plan_steps(j->plan));
     if ((e = write_run(j, info)))
         return e;
@@ -267,9 +263,12 @@ static enum err on_save(void *arg, const struct ft_state *s, bool stopping, stru
     if (!e)
         e = train_report_sync(&j->report, info);
     if (!e)
+        e = create_moments(j, 3, info);
+    if (!e)
         e = ft_exec_get(j->exec, j->moments.w, j->moments.m, j->moments.v, info);
     if (!e)
         e = ft_checkpoint_write(j->checkpoints, &j->config, s, &j->moments, &m, name, info);
+    ft_moments_fini(&j->moments);
     if (e)
         return e;
     memcpy(j->parent, name, sizeof j->parent);
@@ -344,7 +343,9 @@ static enum err write_adapter(struct train_job *j, int dir, const char *path,
     enum err e = durable_remove(dir, "COMPLETE", info);
     if (e && e != ERR_NOT_FOUND)
         return e;
-    e = ft_exec_get(j->exec, j->moments.w, NULL, NULL, info);
+    e = create_moments(j, 1, info);
+    if (!e)
+        e = ft_exec_get(j->exec, j->moments.w, NULL, NULL, info);
     if (!e)
         e = mdl_adapter_write(path, &j->config, j->moments.w, j->base_name, NULL, info);
     return e ? e

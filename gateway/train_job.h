@@ -53,7 +53,7 @@ struct train_job {
     unsigned targets;
     struct ft_plan *plan;
     struct ft_exec *exec;
-    struct ft_moments moments;
+    struct ft_moments moments; // while a checkpoint is written; w: from train_job_finish on
     struct ft_state state;
     struct train_report report;
 };

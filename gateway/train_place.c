@@ -12,7 +12,10 @@ static int64_t run(void *arg, int64_t budget_us) {
     int64_t used = 0;
     lock_take(&p->lock);
     if (p->leaving) {
-        ft_exec_give_back(p->exec, SIZE_MAX);
+        struct ft_exec_usage u;
+        ft_exec_usage(p->exec, &u);
+        p->taken += u.taken;
+        ft_exec_drop(p->exec);
         p->exec = NULL;
         p->leaving = false;
         mailbox_wake(p->left);
@@ -40,9 +43,10 @@ static bool urgent(void *arg) {
     return is;
 }
 
-static size_t borrow(void *arg, size_t need, size_t want, kn_addr *at) {
+static size_t borrow(void *arg, const struct ft_memory_ask *ask, kn_addr *at) {
     const struct train_place *p = arg;
-    return eng_background_borrow(p->engine, need, want, at);
+    const struct eng_borrow b = {.held = ask->held, .need = ask->need, .want = ask->want};
+    return eng_background_borrow(p->engine, &b, at);
 }
 
 static void give(void *arg, size_t keep_bytes) {
@@ -76,34 +80,36 @@ void train_place_fini(struct train_place *p) {
     *p = (struct train_place){0};
 }
 
-// A row that needs more than the engine ever has would wait without an end.
-static enum err check_room(const struct train_place *p, struct ft_exec_config cfg,
+// What needs more than the engine ever has would wait without an end.
+static enum err check_room(const struct train_place *p, const struct ft_exec_config *cfg,
                            struct err_info *info) {
-    struct ft_exec *x;
-    size_t resident, least;
-    cfg.limits.keep = false;
-    enum err e = ft_exec_create(&cfg, &x, info);
+    struct ft_exec_sizes n;
+    enum err e = ft_exec_measure(cfg, &n, info);
     if (e)
         return e;
-    ft_exec_memory(x, &resident, &least);
-    ft_exec_destroy(x);
-    return least <= p->memory
+    if (n.state > p->memory)
+        return err_set(info, ERR_LIMIT, "graft.lora.r",
+                       "the state of training (adapter, gradient, sums, moments) needs %zu bytes, "
+                       "and the KV cache that lends them has %zu; lower graft.lora.r, or raise "
+                       "--kv-cache-memory-bytes",
+                       n.state, p->memory);
+    return n.least <= p->memory - n.state
                ? ERR_OK
                : err_set(info, ERR_LIMIT, "graft.max_seq_length",
-                         "a training row of %d tokens needs %zu MiB, and the KV cache that lends "
-                         "them has %zu MiB; lower graft.max_seq_length, or raise "
-                         "--kv-cache-memory-bytes",
-                         (int)cfg.limits.max_tokens, (least >> 20) + 1, p->memory >> 20);
+                         "a training row of %d tokens needs %zu bytes beside %zu for the state of "
+                         "training, and the KV cache that lends them has %zu; lower "
+                         "graft.max_seq_length, or raise --kv-cache-memory-bytes",
+                         (int)cfg->limits.max_tokens, n.least, n.state, p->memory);
 }
 
 enum err train_place_create(struct train_place *p, const struct ft_exec_config *cfg,
                             struct ft_exec **out, struct err_info *info) {
     struct ft_exec_config c = *cfg;
-    c.memory = (struct ft_memory){borrow, give, p};
+    c.memory = (struct ft_memory){borrow, give, eng_background_end(p->engine), p};
     c.device = p->device;
     c.wake = wake;
     c.wake_arg = p;
-    enum err e = check_room(p, c, info);
+    enum err e = check_room(p, &c, info);
     if (!e)
         e = ft_exec_create(&c, out, info);
     if (e)
@@ -116,6 +122,7 @@ enum err train_place_create(struct train_place *p, const struct ft_exec_config *
 
 void train_place_destroy(struct train_place *p, struct ft_exec *x) {
     bool there;
+    ft_exec_retire(x);
     lock_take(&p->lock);
     p->leaving = true;
     lock_drop(&p->lock);
@@ -160,9 +167,11 @@ void train_place_read(struct train_place *p, struct train_place_state *out) {
     *out = (struct train_place_state){0};
     lock_take(&p->lock);
     if (p->exec) {
+        ft_exec_usage(p->exec, &out->memory);
         snprintf(out->job, sizeof out->job, "%s", p->job);
         waits = ft_exec_waits(p->exec, &memory);
     }
+    out->taken = p->taken + out->memory.taken;
     lock_drop(&p->lock);
     if (waits < no_progress_ns)
         return;
@@ -170,7 +179,7 @@ void train_place_read(struct train_place *p, struct train_place_state *out) {
     eng_colocation(p->engine, &c);
     if (memory)
         snprintf(out->reason, sizeof out->reason,
-                 "waits for memory: a row needs %zu MiB of the KV cache and has %zu; %s",
+                 "waits for memory: training needs %zu MiB of the KV cache and has %zu; %s",
                  (c.need_bytes >> 20) + 1, c.lent_bytes >> 20, memory_text(c.lend_reason));
     else
         snprintf(out->reason, sizeof out->reason, "waits for time: serving leaves none%s",

@@ -14,6 +14,8 @@
 struct train_place_state {
     char job[FT_ID_MAX]; // that trains; empty: none
     char reason[200];    // why it makes no progress; empty: it does
+    struct ft_exec_usage memory;
+    uint64_t taken; // how often a state was taken, since the start
 };
 
 struct train_place {
@@ -22,7 +24,8 @@ struct train_place {
     size_t memory;            // the most that the engine can lend
     struct lock lock;         // guards the two below; held by the engine while a slice runs
     struct ft_exec *exec;
-    char job[FT_ID_MAX];  // whose it is; guarded, too
+    uint64_t taken;       // of executors that have ended; guarded, as what follows
+    char job[FT_ID_MAX];  // whose it is
     bool leaving;         // the engine shall give its memory back and forget it
     struct mailbox *left; // only ever woken
 };

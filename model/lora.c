@@ -217,20 +217,33 @@ static void describe(struct mdl_lora *l, const struct mdl_adapter *a, bool narro
     }
 }
 
-static enum err create(const struct mdl_weights *w, struct kn_queue *q, const struct mdl_adapter *a,
-                       bool narrow, struct mdl_lora **out, struct err_info *info) {
+static enum err create_unplaced(const struct mdl_weights *w, struct kn_queue *q,
+                                const struct mdl_adapter *a, bool narrow, struct mdl_lora **out,
+                                struct err_info *info) {
     enum err e = check(w, a, info);
     if (e)
         return e;
     struct mdl_lora *l = mem_zalloc(sizeof *l);
-    if (!l)
+    if (l)
+        l->modules = mem_calloc((size_t)a->n_layers, sizeof *l->modules);
+    if (!l || !l->modules) {
+        mem_free(l);
         return err_set(info, ERR_NOMEM, NULL, "out of memory for an adapter");
+    }
     l->w = w;
     l->device = w->ops->queue_device(q);
-    l->modules = mem_calloc((size_t)a->n_layers, sizeof *l->modules);
-    if (l->modules)
-        describe(l, a, narrow);
-    if (!l->modules || w->ops->alloc(l->device, l->bytes, &l->memory))
+    describe(l, a, narrow);
+    *out = l;
+    return ERR_OK;
+}
+
+static enum err create(const struct mdl_weights *w, struct kn_queue *q, const struct mdl_adapter *a,
+                       bool narrow, struct mdl_lora **out, struct err_info *info) {
+    struct mdl_lora *l;
+    enum err e = create_unplaced(w, q, a, narrow, &l, info);
+    if (e)
+        return e;
+    if (w->ops->alloc(l->device, l->bytes, &l->memory))
         e = err_set(info, ERR_NOMEM, NULL, "out of memory for an adapter of %zu bytes", l->bytes);
     if (!e)
         e = put_all(l, q, a, info);
@@ -252,6 +265,25 @@ enum err mdl_lora_create_f32(const struct mdl_weights *w, struct kn_queue *q,
                              const struct mdl_adapter *a, struct mdl_lora **out,
                              struct err_info *info) {
     return create(w, q, a, false, out, info);
+}
+
+enum err mdl_lora_create_unplaced(const struct mdl_weights *w, struct kn_queue *q,
+                                  const struct mdl_adapter *a, struct mdl_lora **out,
+                                  struct err_info *info) {
+    return create_unplaced(w, q, a, false, out, info);
+}
+
+// Where put_layer would have put them.
+void mdl_lora_place(struct mdl_lora *l, kn_addr at) {
+    for (int32_t i = 0; i < l->w->config.n_layers; i++)
+        for (int t = 0; t < MDL_TARGETS; t++) {
+            struct kn_lora_entry *m = &l->modules[i][t];
+            if (!m->r)
+                continue;
+            m->a = at;
+            m->b = at + matrix_bytes(l->w, (enum mdl_target)t, m, KN_LORA_A);
+            at += module_bytes(l->w, (enum mdl_target)t, m);
+        }
 }
 
 // ---- back to the host

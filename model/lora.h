@@ -21,6 +21,12 @@ enum err mdl_lora_create(const struct mdl_weights *w, struct kn_queue *q,
 enum err mdl_lora_create_f32(const struct mdl_weights *w, struct kn_queue *q,
                              const struct mdl_adapter *a, struct mdl_lora **out,
                              struct err_info *info);
+// The same in memory of the caller's, which may not be there yet: nothing is allocated, copied or written.
+// mdl_lora_bytes says how much it takes; until mdl_lora_place no slot may hold it.
+enum err mdl_lora_create_unplaced(const struct mdl_weights *w, struct kn_queue *q,
+                                  const struct mdl_adapter *a, struct mdl_lora **out,
+                                  struct err_info *info);
+void mdl_lora_place(struct mdl_lora *l, kn_addr at);
 void mdl_lora_destroy(struct mdl_lora *l); // no slot may hold it, no queued work use it
 size_t mdl_lora_bytes(const struct mdl_lora *l);
 // Device memory that this adapter needs for serving; looks at all its values.

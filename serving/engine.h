@@ -33,11 +33,11 @@ struct eng_background {
     // Runs for at most about budget_us on the engine's queue, returns the microseconds used; 0:
     // nothing to do.
     int64_t (*run)(void *arg, int64_t budget_us);
-    // Serving needs memory: give at least `bytes` of the borrowed range back within one slice.
-    // (eng_background_return, before this returns).
+    // Serving needs memory: give `bytes` of the borrowed range back (eng_background_return), before this
+    // returns as far as that takes no time, the rest soon, by `urgent`.
     void (*give_back)(void *arg, size_t bytes);
-    // Asked in each turn: whether run must be called now, whatever there is to compute. For the end of
-    // background work alone: so that it holds its memory no longer. NULL: never.
+    // Asked in each turn: whether run must be called now, whatever there is to compute. For memory that is
+    // to be returned, and for the end of background work: so that it holds its memory no longer. NULL: never.
     bool (*urgent)(void *arg);
     void *arg;
 };
@@ -47,8 +47,13 @@ struct eng_background {
 // result), which grows downwards, a few MiB a call. Nothing more is lent while requests wait, and for a
 // while after give_back was called. As long as there is less than `need`, the background counts as
 // waiting for memory, and the longer it has waited, the fewer cached prefixes are spared
-// (paged_kv/README.md).
-size_t eng_background_borrow(struct eng *e, size_t need, size_t want, kn_addr *at);
+// (paged_kv/README.md). Where no more can be had and it is less than `need`, all but the upper `held` bytes
+// is back in the pool.
+struct eng_borrow {
+    size_t held, need, want;
+};
+size_t eng_background_borrow(struct eng *e, const struct eng_borrow *b, kn_addr *at);
+kn_addr eng_background_end(const struct eng *e); // *at + result, always; any thread
 // Gives everything back but the upper `keep_bytes` (rounded up to whole blocks).
 void eng_background_return(struct eng *e, size_t keep_bytes);
 // Any thread: the background has work again; an idle engine calls run.

@@ -100,19 +100,31 @@ static int64_t spared(const struct eng *e, int64_t now) {
     return waited < patience_ns ? hot_ns - waited / (patience_ns / hot_ns) : 0;
 }
 
+// Hysteresis: where memory had to come back before, it is lent again only when so much more than is needed
+// could be had, so that the next request does not take it at once. A quarter of the need, or half of what the
+// pool has beside it; the longer the background has waited, the less.
+static int32_t to_spare(const struct eng *e, int32_t need, int64_t now) {
+    int64_t waited = e->lend.waits_since_ns ? now - e->lend.waits_since_ns : 0;
+    if (!e->lend.asked_back_ns || waited >= patience_ns)
+        return 0;
+    int32_t half = (e->blocks - need) / 2, spare = need / 4 < half ? need / 4 : half;
+    return spare > 0 ? (int32_t)((double)spare * (1 - (double)waited / (double)patience_ns)) : 0;
+}
+
 static enum eng_lend_reason lend_needed(struct eng *e, int32_t need, int64_t now) {
     struct kv_stats st;
     kv_pool_stats(e->pool, &st);
     int32_t lacks = need - st.lent;
     if (lacks <= 0)
         return ENG_LEND_ENOUGH;
+    int32_t all = lacks + to_spare(e, need, now);
     if (e->sched.n_waiting)
         return ENG_LEND_REQUESTS;
     if (e->lend.asked_back_ns && now - e->lend.asked_back_ns < calm_ns)
         return ENG_LEND_CALM;
     const struct kv_lending how = terms(e, spared(e, now), e->lend.waits_since_ns > 0, now);
-    if (kv_pool_lendable(e->pool, lacks, &how) < lacks)
-        return st.free + st.cached < lacks ? ENG_LEND_LIVE : ENG_LEND_HOT;
+    if (kv_pool_lendable(e->pool, all, &how) < all)
+        return st.free + st.cached < all ? ENG_LEND_LIVE : ENG_LEND_HOT;
     int32_t lent = lend(e, lacks, &how);
     return lent >= need ? ENG_LEND_ENOUGH : lent > st.lent ? ENG_LEND_GROWS : ENG_LEND_LIVE;
 }
@@ -137,17 +149,17 @@ static void return_blocks(struct eng *e, int32_t keep) {
     kv_pool_return(e->pool, keep);
 }
 
-size_t eng_background_borrow(struct eng *e, size_t need, size_t want, kn_addr *at) {
+size_t eng_background_borrow(struct eng *e, const struct eng_borrow *b, kn_addr *at) {
     int64_t now = eng__now(e);
-    enum eng_lend_reason why = lend_needed(e, blocks_of(e, need), now);
+    enum eng_lend_reason why = lend_needed(e, blocks_of(e, b->need), now);
     if (why == ENG_LEND_ENOUGH)
-        lend_wanted(e, blocks_of(e, want), now);
+        lend_wanted(e, blocks_of(e, b->want), now);
     else if (why != ENG_LEND_GROWS)
-        return_blocks(e, 0); // less than is needed is of no use
+        return_blocks(e, blocks_of(e, b->held)); // less than is needed is of no use
     struct kv_stats st;
     kv_pool_stats(e->pool, &st);
     size_t lent = (size_t)st.lent * e->block_bytes;
-    note(e, lent, need, why, now);
+    note(e, lent, b->need, why, now);
     *at = e->kv.pool + (kn_addr)(st.total - st.lent) * e->block_bytes;
     return lent;
 }
@@ -157,6 +169,10 @@ void eng_background_return(struct eng *e, size_t keep_bytes) {
     return_blocks(e, blocks_of(e, keep_bytes));
     kv_pool_stats(e->pool, &st);
     note(e, (size_t)st.lent * e->block_bytes, 0, ENG_LEND_ENOUGH, eng__now(e));
+}
+
+kn_addr eng_background_end(const struct eng *e) {
+    return e->kv.pool + (kn_addr)e->blocks * e->block_bytes;
 }
 
 void eng_wake(struct eng *e) {

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the trained adapter's numbers lie: the matrices in a resident adapter (model/lora.h), all
-// else in one allocation whose ranges repeat the offsets of the matrices.
+// Where the trained adapter's numbers lie: the matrices as a resident adapter (model/lora.h), all
+// else in ranges that repeat the offsets of the matrices.
 #include "finetune/lora/params.h"
 #include "base/mem.h"
 #include "kernels/philox.h"
 #include <math.h>
 #include <string.h>
+
+enum { ALIGN = 64 }; // bytes
 
 struct lora_params {
     const struct mdl_weights *w;
@@ -16,9 +18,11 @@ struct lora_params {
     int64_t count;
     float dropout;
     kn_addr flag;
-    kn_addr memory; // grad, m, v, acc
-    size_t memory_bytes;
-    size_t largest; // bytes of the largest matrix
+    kn_addr own;                 // memory of its own; 0: somebody else's
+    size_t bytes, kind_bytes;    // of all; of one kind in f32
+    size_t largest;              // bytes of the largest matrix
+    struct lora_store store;     // read NULL: the device's memory
+    struct mdl_adapter *initial; // until it is placed
 };
 
 // ---- initial values
@@ -64,12 +68,9 @@ static int64_t values(const struct kn_ops *ops, enum kn_lora_side side, int32_t 
     return (int64_t)(ops->lora_bytes(side, rows, cols) / sizeof(float));
 }
 
-static void find_module(struct lora_params *p, int32_t l, enum mdl_target t, kn_addr *first,
-                        kn_addr *end) {
+static void describe_module(struct lora_params *p, int32_t l, enum mdl_target t) {
     struct lora_module *m = &p->modules[l][t];
     const struct kn_lora_entry *e = mdl_lora_module(p->resident, l, t);
-    m->a = e->a;
-    m->b = e->b;
     m->r = e->r;
     m->scale = e->scale;
     mdl_target_shape(&p->w->config, t, &m->n, &m->k);
@@ -78,18 +79,19 @@ static void find_module(struct lora_params *p, int32_t l, enum mdl_target t, kn_
     m->len_a = values(p->w->ops, KN_LORA_A, m->r, m->k);
     m->len_b = values(p->w->ops, KN_LORA_B, m->n, m->r);
     p->count += (int64_t)m->r * (m->k + m->n);
-    const kn_addr at[2] = {m->a, m->b};
-    const int64_t len[2] = {m->len_a, m->len_b};
-    for (int i = 0; i < 2; i++) {
-        size_t bytes = (size_t)len[i] * sizeof(float);
-        *first = !*first || at[i] < *first ? at[i] : *first;
-        *end = at[i] + bytes > *end ? at[i] + bytes : *end;
-        p->largest = bytes > p->largest ? bytes : p->largest;
-    }
+    int64_t longest = m->len_a > m->len_b ? m->len_a : m->len_b;
+    size_t bytes = (size_t)longest * sizeof(float);
+    p->largest = bytes > p->largest ? bytes : p->largest;
 }
 
-static void place_module(struct lora_params *p, struct lora_module *m) {
+static void place_module(struct lora_params *p, int32_t l, enum mdl_target t) {
     const struct lora_ranges *r = &p->ranges;
+    struct lora_module *m = &p->modules[l][t];
+    const struct kn_lora_entry *e = mdl_lora_module(p->resident, l, t);
+    if (!m->r)
+        return;
+    m->a = e->a;
+    m->b = e->b;
     kn_addr a = m->a - r->w, b = m->b - r->w;
     m->grad_a = r->grad + a;
     m->grad_b = r->grad + b;
@@ -97,39 +99,9 @@ static void place_module(struct lora_params *p, struct lora_module *m) {
     m->acc_b = r->acc + 2 * b;
 }
 
-static enum err place_all(struct lora_params *p, struct err_info *info) {
-    kn_addr first = 0, end = 0;
-    int32_t layers = p->w->config.n_layers;
-    for (int32_t l = 0; l < layers; l++)
-        for (int t = 0; t < MDL_TARGETS; t++)
-            find_module(p, l, (enum mdl_target)t, &first, &end);
-    if (!p->count)
-        return err_set(info, ERR_INVALID, NULL, "the adapter has no target module");
-    struct lora_ranges *r = &p->ranges;
-    r->n = (int64_t)((end - first) / sizeof(float));
-    r->w = first;
-    size_t bytes = (end - first + 63) & ~(size_t)63;
-    p->memory_bytes = 5 * bytes + 64; // three of f32 and one of i64, the flag
-    enum err e = p->w->ops->alloc(p->device, p->memory_bytes, &p->memory);
-    if (e)
-        return err_set(info, e, NULL, "no memory for the adapter's gradients and moments (%zu MiB)",
-                       p->memory_bytes >> 20);
-    r->grad = p->memory;
-    r->m = r->grad + bytes;
-    r->v = r->m + bytes;
-    r->acc = r->v + bytes;
-    p->flag = r->acc + 2 * bytes;
-    for (int32_t l = 0; l < layers; l++)
-        for (int t = 0; t < MDL_TARGETS; t++)
-            if (p->modules[l][t].r)
-                place_module(p, &p->modules[l][t]);
-    return ERR_OK;
-}
-
-enum err lora_params_create(const struct mdl_weights *w, struct kn_queue *q,
-                            const struct lora_config *cfg, struct lora_params **out,
-                            struct err_info *info) {
-    struct mdl_adapter *a = NULL;
+enum err lora_params_describe(const struct mdl_weights *w, struct kn_queue *q,
+                              const struct lora_config *cfg, struct lora_params **out,
+                              struct err_info *info) {
     struct lora_params *p = mem_zalloc(sizeof *p);
     if (!p)
         return err_set(info, ERR_NOMEM, NULL, "out of memory");
@@ -137,17 +109,22 @@ enum err lora_params_create(const struct mdl_weights *w, struct kn_queue *q,
     p->device = w->ops->queue_device(q);
     p->dropout = cfg->dropout;
     p->modules = mem_calloc((size_t)w->config.n_layers, sizeof *p->modules);
-    enum err e =
-        p->modules ? initial(w, cfg, &a, info) : err_set(info, ERR_NOMEM, NULL, "out of memory");
+    enum err e = p->modules ? initial(w, cfg, &p->initial, info)
+                            : err_set(info, ERR_NOMEM, NULL, "out of memory");
     if (!e)
-        e = mdl_lora_create_f32(w, q, a, &p->resident, info);
-    mdl_adapter_destroy(a);
-    if (!e)
-        e = place_all(p, info);
+        e = mdl_lora_create_unplaced(w, q, p->initial, &p->resident, info);
+    for (int32_t l = 0; l < w->config.n_layers && !e; l++)
+        for (int t = 0; t < MDL_TARGETS; t++)
+            describe_module(p, l, (enum mdl_target)t);
+    if (!e && !p->count)
+        e = err_set(info, ERR_INVALID, NULL, "the adapter has no target module");
     if (e) {
         lora_params_destroy(p);
         return e;
     }
+    p->kind_bytes = (mdl_lora_bytes(p->resident) + ALIGN - 1) & ~(size_t)(ALIGN - 1);
+    p->ranges.n = (int64_t)(mdl_lora_bytes(p->resident) / sizeof(float));
+    p->bytes = 6 * p->kind_bytes + ALIGN; // four of f32, one of i64, the flag
     *out = p;
     return ERR_OK;
 }
@@ -155,15 +132,16 @@ enum err lora_params_create(const struct mdl_weights *w, struct kn_queue *q,
 void lora_params_destroy(struct lora_params *p) {
     if (!p)
         return;
-    if (p->memory)
-        p->w->ops->free(p->device, p->memory, p->memory_bytes);
+    if (p->own)
+        p->w->ops->free(p->device, p->own, p->bytes);
+    mdl_adapter_destroy(p->initial);
     mdl_lora_destroy(p->resident);
     mem_free(p->modules);
     mem_free(p);
 }
 
 size_t lora_params_bytes(const struct lora_params *p) {
-    return p->memory_bytes + mdl_lora_bytes(p->resident);
+    return p->bytes;
 }
 
 int64_t lora_params_count(const struct lora_params *p) {
@@ -198,16 +176,19 @@ static enum err move_side(struct lora_params *p, struct kn_queue *q, bool get,
                           enum kn_lora_side side, int32_t rows, int32_t cols, kn_addr at,
                           float *host, void *packed, struct err_info *info) {
     const struct kn_ops *ops = p->w->ops;
-    size_t bytes = ops->lora_bytes(side, rows, cols);
+    const struct lora_store *s = &p->store;
+    size_t bytes = ops->lora_bytes(side, rows, cols), offset = at - p->ranges.state;
     if (!get) {
         if (host)
             ops->lora_pack(side, rows, cols, host, packed);
         else
             memset(packed, 0, bytes);
-        return ops->upload(q, at, packed, bytes);
+        return s->write ? s->write(s->arg, offset, packed, bytes, info)
+                        : ops->upload(q, at, packed, bytes);
     }
-    enum err e = ops->download(q, packed, at, bytes);
-    enum err waited = ops->queue_wait(q, info);
+    enum err e = s->read ? s->read(s->arg, offset, packed, bytes, info)
+                         : ops->download(q, packed, at, bytes);
+    enum err waited = s->read ? ERR_OK : ops->queue_wait(q, info);
     if (!e && !waited)
         ops->lora_unpack(side, rows, cols, packed, host);
     return e ? e : waited;
@@ -233,7 +214,7 @@ static enum err move_layers(struct lora_params *p, struct kn_queue *q, bool get,
                 e = move_side(p, q, get, KN_LORA_B, m->n, m->r, base + (m->b - p->ranges.w),
                               h ? h->b : NULL, packed, info);
         }
-    enum err waited = p->w->ops->queue_wait(q, info);
+    enum err waited = p->store.read ? ERR_OK : p->w->ops->queue_wait(q, info);
     mem_free(packed);
     return e ? e : waited;
 }
@@ -279,4 +260,48 @@ enum err lora_params_set(struct lora_params *p, struct kn_queue *q, int32_t laye
     for (int i = 0; i < 3 && !e; i++)
         e = move_layers(p, q, false, layer, to[i], from[i], info);
     return e;
+}
+
+// ---- memory
+
+enum err lora_params_place(struct lora_params *p, struct kn_queue *q, kn_addr at,
+                           const struct lora_store *store, struct err_info *info) {
+    struct lora_ranges *r = &p->ranges;
+    size_t bytes = p->kind_bytes;
+    r->state = r->grad = at;
+    r->acc = r->grad + bytes;
+    r->m = r->acc + 2 * bytes;
+    r->v = r->m + bytes;
+    r->w = r->v + bytes;
+    p->flag = r->w + bytes;
+    mdl_lora_place(p->resident, r->w);
+    for (int32_t l = 0; l < p->w->config.n_layers; l++)
+        for (int t = 0; t < MDL_TARGETS; t++)
+            place_module(p, l, (enum mdl_target)t);
+    if (store)
+        p->store = *store;
+    enum err e = move_layers(p, q, false, -1, r->w, p->initial, info);
+    mdl_adapter_destroy(p->initial);
+    p->initial = NULL;
+    return e;
+}
+
+enum err lora_params_create(const struct mdl_weights *w, struct kn_queue *q,
+                            const struct lora_config *cfg, struct lora_params **out,
+                            struct err_info *info) {
+    struct lora_params *p;
+    enum err e = lora_params_describe(w, q, cfg, &p, info);
+    if (e)
+        return e;
+    if ((e = w->ops->alloc(p->device, p->bytes, &p->own)))
+        err_set(info, e, NULL, "no memory for the adapter's gradients and moments (%zu MiB)",
+                p->bytes >> 20);
+    if (!e)
+        e = lora_params_place(p, q, p->own, NULL, info);
+    if (e) {
+        lora_params_destroy(p);
+        return e;
+    }
+    *out = p;
+    return ERR_OK;
 }

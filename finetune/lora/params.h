@@ -2,7 +2,11 @@
 // The adapter that is being trained, in device memory: matrices, the gradient of the unit in hand,
 // the sums of gradients, AdamW's moments; f32 in the layout of kernels/lora.h, sums int64. One range
 // of memory for each kind, modules at the same offsets in each, so that element-wise operations run
-// over all of them at once. Driven by the queue's thread.
+// over all of them at once. All of it is one range, "the state":
+//
+//   gradient | sums | m | v | matrices | flag
+//
+// The gradient comes first: it is needed only while a unit has one (executor.c). Driven by the queue's thread.
 #pragma once
 #include "model/adapter.h"
 #include "model/lora.h"
@@ -18,11 +22,26 @@ struct lora_config {
 };
 
 struct lora_params;
+// In memory of its own, with the first values.
 enum err lora_params_create(const struct mdl_weights *w, struct kn_queue *q,
                             const struct lora_config *cfg, struct lora_params **out,
                             struct err_info *info);
 void lora_params_destroy(struct lora_params *p);
 size_t lora_params_bytes(const struct lora_params *p);
+
+// The same in memory of somebody else's, which is not always there: first what it takes, then where it is.
+// The store reads and writes n bytes at an offset of the state, wherever they are, and is used by _place (for
+// the first values; all else is zero there), _get and _set; it outlives the parameters.
+struct lora_store {
+    enum err (*read)(void *arg, size_t at, void *to, size_t n, struct err_info *info);
+    enum err (*write)(void *arg, size_t at, const void *from, size_t n, struct err_info *info);
+    void *arg;
+};
+enum err lora_params_describe(const struct mdl_weights *w, struct kn_queue *q,
+                              const struct lora_config *cfg, struct lora_params **out,
+                              struct err_info *info);
+enum err lora_params_place(struct lora_params *p, struct kn_queue *q, kn_addr at,
+                           const struct lora_store *store, struct err_info *info);
 int64_t lora_params_count(const struct lora_params *p); // trainable values, padding not counted
 
 // The matrices as a resident adapter, for slots: training's forward is serving's.
@@ -41,6 +60,7 @@ void lora_params_module(const struct lora_params *p, int32_t layer, enum mdl_tar
 
 // Whole ranges, for element-wise operations: n values each.
 struct lora_ranges {
+    kn_addr state; // where all of them begin, with the gradient
     int64_t n;
     kn_addr w, m, v; // f32
     kn_addr grad;    // f32: the gradient of the unit in hand

@@ -149,7 +149,8 @@ class FineTune(Trainer):
         self.begin("--slo-itl-ms", "40", "--slo-ttft-ms", "60000")
         seen = lambda: self.server.json("GET", "/admin/v1/colocation")[1]
         quiet = seen()
-        self.assertEqual(quiet["training"], {"job": None, "reason": None})
+        nothing = {"state_bytes": 0, "state_in_file_bytes": 0, "activation_bytes": 0, "state_taken": 0}
+        self.assertEqual(quiet["training"], {"job": None, "reason": None, "memory": nothing})
         self.assertEqual(quiet["engines"][0]["slo"], {"itl_ms": 40, "ttft_ms": 60000})
         self.assertEqual(quiet["engines"][0]["all"]["slices"]["count"], 0)
         job = self.create(epochs=50, batch=1, graft={"save_steps": 1000})
@@ -157,6 +158,10 @@ class FineTune(Trainer):
         busy = seen()
         self.assertEqual(busy["training"]["job"], job.id)
         e = busy["engines"][-1]  # training is beside the last replica
+        memory = busy["training"]["memory"]
+        self.assertGreater(memory["state_bytes"], 0)
+        self.assertEqual(memory["state_bytes"] + memory["activation_bytes"], e["memory"]["lent_bytes"])
+        self.assertEqual(memory["state_in_file_bytes"], 0)
         self.assertGreater(e["all"]["training_seconds"], 0)
         self.assertGreater(e["memory"]["lent_bytes"], e["memory"]["needed_bytes"] - 1)
         self.assertGreater(e["recent"]["slices"]["count"], 0)
@@ -181,7 +186,8 @@ class FineTune(Trainer):
                 u.join()
         text = self.server.request("GET", "/metrics")[2].decode()
         for name in ('graft_engine_seconds_total{replica="0",use="training"} ', "graft_background_slice_seconds_count",
-                     'graft_background_lent_bytes{replica="0"} 0'):
+                     'graft_background_lent_bytes{replica="0"} 0', 'graft_training_memory_bytes{what="state"} 0',
+                     "graft_training_state_taken_total 0"):
             self.assertIn(name, text)
 
     def test_gates(self):

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The executor: twenty steps against PyTorch; the same bits by its own thread and by one that lends
-// time and memory and takes them back; order of rows; stopping.
+// The executor: twenty steps against PyTorch; order of rows; stopping. test_exec_memory.c lends it memory.
 #include "base/mem.h"
 #include "base/thread.h"
 #include "finetune/executor.h"
-#include "tests/finetune/train_fixture.h"
+#include "tests/finetune/exec_support.h"
 #include "tests/support/assert_ok.h"
 #include "tests/support/tolerances.h"
 #include <math.h>
@@ -13,53 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { EXPONENT = 40, ALL_TARGETS = (1 << MDL_TARGETS) - 1 };
-
-static struct ft_exec_config config_of(const struct fx *x, bool keep) {
-    return (struct ft_exec_config){.weights = x->weights,
-                                   .lora = {.targets = ALL_TARGETS, .r = 4, .alpha = 8},
-                                   .limits = {TF_TOKENS, TF_SEQS, keep},
-                                   .clock = &clock_system};
-}
-
 // ---- twenty steps
-
-struct walk {
-    struct ft_exec *x;
-    const struct tf_golden *g;
-    int32_t first;  // row
-    bool backwards; // rows in the other order
-};
-
-static int64_t one_step(const struct walk *w, int32_t step, double *loss, double *norm) {
-    const struct tf_golden *g = w->g;
-    struct err_info info = {0};
-    double sum = 0;
-    int64_t targets = 0;
-    for (int32_t i = w->first; i < g->n_rows; i++) {
-        struct lora_row row = tf_lora_row(&g->rows[w->backwards ? g->n_rows - 1 - i : i], EXPONENT);
-        struct lora_row_result res;
-        assert_ok(ft_exec_unit(w->x, &row, &res, &info), &info);
-        assert_true(res.finite && !res.overflow);
-        sum += res.loss;
-        targets += res.targets;
-    }
-    struct ft_step s = {.divisor = (double)targets,
-                        .max_grad_norm = g->max_norm,
-                        .lr = g->lr,
-                        .beta1 = g->beta1,
-                        .beta2 = g->beta2,
-                        .eps = g->eps,
-                        .decay = g->decay,
-                        .t = step + 1,
-                        .exponent = EXPONENT};
-    struct ft_step_result res;
-    assert_ok(ft_exec_step(w->x, &s, &res, &info), &info);
-    assert_true(res.clip <= 1 && res.largest > 0);
-    *loss = sum / (double)targets;
-    *norm = res.grad_norm;
-    return targets;
-}
 
 // A K, V or activation that falls to the other side of its rounding moves the loss of so few tokens,
 // and the steps behind it go apart: the golden file says how far.
@@ -69,13 +22,13 @@ static void check_curve(const char *file, const char *model, const char *isa) {
     struct err_info info;
     tf_open_model(&x, model, &(struct fx_options){.isa = isa});
     tf_golden_read(&g, &x.weights->config, file);
-    struct ft_exec_config cfg = config_of(&x, true);
+    struct ft_exec_config cfg = exec_config(&x, true);
     struct walk w = {.g = &g, .first = g.n_rows - 1};
     assert_ok(ft_exec_create(&cfg, &w.x, &info), &info);
     assert_ok(ft_exec_set(w.x, g.start, NULL, NULL, &info), &info);
     for (int32_t i = 0; i < g.steps; i++) {
         double loss, norm;
-        one_step(&w, i, &loss, &norm);
+        exec_step(&w, i, &loss, &norm);
         if (fabs(loss - g.loss[i]) > TOL_CURVE_RTOL * g.loss[i] + TOL_SPREADS * g.loss_spread[i] ||
             fabs(norm - g.norm[i]) >
                 TOL_CURVE_NORM_RTOL * g.norm[i] + TOL_SPREADS * g.norm_spread[i])
@@ -122,51 +75,7 @@ static void test_curves_bf16(void **state) {
     }
 }
 
-// ---- results of one way to run, to be compared
-
-struct outcome {
-    float *w, *m, *v;
-    size_t n;
-    double loss[3], norm[3];
-};
-
-static void take(struct ft_exec *x, const struct mdl_config *c, struct outcome *o) {
-    struct mdl_adapter *a[3];
-    struct err_info info;
-    for (int i = 0; i < 3; i++)
-        assert_ok(mdl_adapter_create(c, ALL_TARGETS, 4, 8, false, &a[i], &info), &info);
-    assert_ok(ft_exec_get(x, a[0], a[1], a[2], &info), &info);
-    float **const to[3] = {&o->w, &o->m, &o->v};
-    o->n = a[0]->values * sizeof(float);
-    for (int i = 0; i < 3; i++) {
-        *to[i] = mem_dup(a[i]->memory, o->n);
-        assert_non_null(*to[i]);
-        mdl_adapter_destroy(a[i]);
-    }
-}
-
-static void assert_same(const struct outcome *a, const struct outcome *b) {
-    assert_int_equal(a->n, b->n);
-    assert_memory_equal(a->w, b->w, a->n);
-    assert_memory_equal(a->m, b->m, a->n);
-    assert_memory_equal(a->v, b->v, a->n);
-    assert_memory_equal(a->norm, b->norm, sizeof a->norm);
-}
-
-static void drop(struct outcome *o) {
-    mem_free(o->w);
-    mem_free(o->m);
-    mem_free(o->v);
-}
-
-static void three_steps(const struct walk *w, const struct mdl_config *c, struct outcome *o) {
-    struct err_info info;
-    assert_ok(ft_exec_set(w->x, w->g->start, NULL, NULL, &info), &info);
-    assert_ok(ft_exec_clear(w->x, &info), &info);
-    for (int32_t i = 0; i < 3; i++)
-        one_step(w, i, &o->loss[i], &o->norm[i]);
-    take(w->x, c, o);
-}
+// ---- order
 
 static void test_order(void **state) {
     (void)state;
@@ -176,15 +85,15 @@ static void test_order(void **state) {
     struct outcome a, b;
     fx_open(&x, "tests/golden/models/q8_0.gguf", &(struct fx_options){0});
     tf_golden_read(&g, &x.weights->config, "q8_0");
-    struct ft_exec_config cfg = config_of(&x, true);
+    struct ft_exec_config cfg = exec_config(&x, true);
     struct walk w = {.g = &g};
     assert_ok(ft_exec_create(&cfg, &w.x, &info), &info);
-    three_steps(&w, &x.weights->config, &a);
+    exec_three_steps(&w, &x.weights->config, &a);
     w.backwards = true;
-    three_steps(&w, &x.weights->config, &b);
-    assert_same(&a, &b);
-    drop(&a);
-    drop(&b);
+    exec_three_steps(&w, &x.weights->config, &b);
+    exec_assert_same(&a, &b);
+    exec_drop(&a);
+    exec_drop(&b);
     // What is set is what one gets.
     struct mdl_adapter *back;
     assert_ok(mdl_adapter_create(&x.weights->config, ALL_TARGETS, 4, 8, false, &back, &info),
@@ -194,99 +103,6 @@ static void test_order(void **state) {
     assert_memory_equal(back->memory, g.gradient->memory, back->values * sizeof(float));
     mdl_adapter_destroy(back);
     ft_exec_destroy(w.x);
-    tf_golden_fini(&g);
-    fx_close(&x);
-}
-
-// ---- a thread that owns the queue, lends a range and takes it back as it likes
-
-struct lender {
-    struct fx *x;
-    struct ft_exec *exec;
-    kn_addr range;
-    size_t bytes, lent;
-    uint64_t seed;
-    _Atomic bool quit, work;
-    int refused, taken_back;
-};
-
-static uint64_t draw(struct lender *l) {
-    l->seed = l->seed * 6364136223846793005u + 1442695040888963407u;
-    return l->seed >> 33;
-}
-
-static size_t borrow(void *arg, size_t need, size_t want, kn_addr *at) {
-    struct lender *l = arg;
-    if (draw(l) % 3 == 0)
-        l->refused++;
-    else if (draw(l) % 2 && need > l->lent) // a part of what is needed
-        l->lent += (need - l->lent) / 2;
-    else if (want > l->lent)
-        l->lent = want < l->bytes ? want : l->bytes;
-    *at = l->range + (l->bytes - l->lent);
-    return l->lent;
-}
-
-static void give(void *arg, size_t keep) {
-    struct lender *l = arg;
-    keep = (keep + 4095) & ~(size_t)4095;
-    if (keep >= l->lent)
-        return;
-    // Serving writes its own numbers there; here each of them is NaN.
-    memset((void *)(l->range + (l->bytes - l->lent)), 0xff, l->lent - keep);
-    l->lent = keep;
-}
-
-static void wake(void *arg) {
-    atomic_store(&((struct lender *)arg)->work, true);
-}
-
-static void *lend(void *arg) {
-    struct lender *l = arg;
-    while (!atomic_load(&l->quit)) {
-        if (!ft_exec_run(l->exec, (int64_t)(draw(l) % 60)) && !atomic_exchange(&l->work, false))
-            usleep(200);
-        if (draw(l) % 8 == 0) {
-            l->taken_back++;
-            ft_exec_give_back(l->exec, draw(l) % 2 ? l->lent : l->lent / 8);
-        }
-    }
-    return NULL;
-}
-
-static void test_lender(void **state) {
-    (void)state;
-    struct fx x;
-    struct tf_golden g;
-    struct err_info info;
-    struct outcome a, b;
-    fx_open(&x, "tests/golden/models/bf16.gguf", &(struct fx_options){0});
-    tf_golden_read(&g, &x.weights->config, "bf16");
-    struct ft_exec_config cfg = config_of(&x, true);
-    struct walk w = {.g = &g};
-    assert_ok(ft_exec_create(&cfg, &w.x, &info), &info);
-    three_steps(&w, &x.weights->config, &a);
-    ft_exec_destroy(w.x);
-
-    struct lender l = {.x = &x, .bytes = 1 << 20, .seed = 5};
-    assert_int_equal(x.ops->alloc(x.device, l.bytes, &l.range), ERR_OK);
-    cfg.queue = x.queue;
-    cfg.memory = (struct ft_memory){borrow, give, &l};
-    cfg.wake = wake;
-    cfg.wake_arg = &l;
-    assert_ok(ft_exec_create(&cfg, &w.x, &info), &info);
-    l.exec = w.x;
-    struct thread t;
-    assert_int_equal(thread_start(&t, "lender", lend, &l), ERR_OK);
-    three_steps(&w, &x.weights->config, &b);
-    atomic_store(&l.quit, true);
-    thread_join(&t);
-    assert_same(&a, &b);
-    assert_true(l.refused > 0 && l.taken_back > 0);
-    drop(&a);
-    drop(&b);
-    ft_exec_destroy(w.x);
-    x.ops->free(x.device, l.range, l.bytes);
     tf_golden_fini(&g);
     fx_close(&x);
 }
@@ -306,7 +122,7 @@ static void test_stop(void **state) {
     struct err_info info;
     fx_open(&x, "tests/golden/models/f32.gguf", &(struct fx_options){0});
     tf_golden_read(&g, &x.weights->config, "f32");
-    struct ft_exec_config cfg = config_of(&x, false);
+    struct ft_exec_config cfg = exec_config(&x, false);
     struct ft_exec *exec;
     assert_ok(ft_exec_create(&cfg, &exec, &info), &info);
     struct thread t;
@@ -332,7 +148,7 @@ static void test_errors(void **state) {
     struct err_info info = {0};
     fx_open(&x, "tests/golden/models/f32.gguf", &(struct fx_options){0});
     tf_golden_read(&g, &x.weights->config, "f32");
-    struct ft_exec_config cfg = config_of(&x, true);
+    struct ft_exec_config cfg = exec_config(&x, true);
     struct ft_exec *exec;
     assert_ok(ft_exec_create(&cfg, &exec, &info), &info);
     struct lora_row row = tf_lora_row(&g.rows[0], EXPONENT);
@@ -357,7 +173,7 @@ static void test_no_memory(void **state) {
     struct err_info info;
     struct ft_exec *exec;
     fx_open(&x, "tests/golden/models/f32.gguf", &(struct fx_options){0});
-    struct ft_exec_config cfg = config_of(&x, true);
+    struct ft_exec_config cfg = exec_config(&x, true);
     int64_t live = mem_live_blocks();
     for (uint64_t n = 1;; n++) {
         mem_fail_after(n, false);
@@ -427,13 +243,13 @@ static void test_other_device(void **state) {
     ops.discard = spy_discard;
     assert_ok(x.ops->open(&(struct kn_device_config){.threads = 1}, &other, &info), &info);
     for (int i = 0; i < 2; i++) {
-        struct ft_exec_config cfg = config_of(&x, true);
+        struct ft_exec_config cfg = exec_config(&x, true);
         struct walk w = {.g = &g, .first = g.n_rows - 1};
         x.weights->ops = i ? &ops : x.ops;
         cfg.device = i ? other : NULL;
         assert_ok(ft_exec_create(&cfg, &w.x, &info), &info);
         assert_ok(ft_exec_set(w.x, g.start, NULL, NULL, &info), &info);
-        one_step(&w, 0, &loss[i], &norm[i]);
+        exec_step(&w, 0, &loss[i], &norm[i]);
         assert_ok(ft_exec_clear(w.x, &info), &info);
         ft_exec_destroy(w.x);
     }
@@ -449,10 +265,10 @@ static void test_other_device(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_curves),    cmocka_unit_test(test_curves_bf16),
-        cmocka_unit_test(test_order),     cmocka_unit_test(test_lender),
-        cmocka_unit_test(test_stop),      cmocka_unit_test(test_errors),
-        cmocka_unit_test(test_no_memory), cmocka_unit_test(test_other_device),
+        cmocka_unit_test(test_curves),       cmocka_unit_test(test_curves_bf16),
+        cmocka_unit_test(test_order),        cmocka_unit_test(test_stop),
+        cmocka_unit_test(test_errors),       cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_other_device),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

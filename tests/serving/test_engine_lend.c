@@ -32,7 +32,8 @@ static int64_t dummy_run(void *arg, int64_t budget_us) {
         eng_background_return(b->e, b->holds);
     }
     kn_addr at;
-    b->holds = eng_background_borrow(b->e, b->need, b->want, &at);
+    const struct eng_borrow ask = {.need = b->need, .want = b->want};
+    b->holds = eng_background_borrow(b->e, &ask, &at);
     memset((char *)b->d.pool_at + (at - (kn_addr)b->d.pool_at), 0xab, b->holds);
     return budget_us;
 }
@@ -200,6 +201,47 @@ static void borrowing_moves_what_is_paused(void **state) {
     dummy_free(b);
 }
 
+// What had to come back is not lent again as soon as it just fits: the next request would take it at once.
+static void it_comes_back_with_room_to_spare(void **state) {
+    (void)state;
+    struct dummy *b = dummy_new(40);
+    struct eng_colocation o;
+    struct client *c = ask(b, 60, 100, 4);
+    for (int i = 0; i < 500 && !eng__req_of(c->stream)->paused; i++)
+        eng_step(b->e);
+    size_t all = (size_t)(40 - b->e->sched.running[0]->kv.n_blocks) * b->e->block_bytes;
+    b->work = true;
+    b->need = b->want = all;
+    clock_manual_advance(&b->d.clock, 61000000000);
+    for (int i = 0; i < 3; i++)
+        eng_step(b->e);
+    assert_int_equal(b->holds, all); // the first time it is lent as it fits
+    assert_true(eng__ask_back(b->e, 40));
+    assert_int_equal(b->holds, 0);
+    clock_manual_advance(&b->d.clock, 6000000000); // calm is over
+    eng_step(b->e);
+    eng_colocation(b->e, &o);
+    assert_int_equal(b->holds, 0);
+    assert_int_equal(o.lend_reason, ENG_LEND_LIVE);
+    clock_manual_advance(&b->d.clock, 60000000000);
+    eng_step(b->e);
+    assert_int_equal(b->holds, 0);
+    clock_manual_advance(&b->d.clock, 61000000000); // whoever waits for long gets what there is
+    for (int i = 0; i < 3; i++)
+        eng_step(b->e);
+    assert_int_equal(b->holds, all);
+    b->need = all / 2; // and what leaves enough beside it is lent at once
+    assert_true(eng__ask_back(b->e, 40));
+    clock_manual_advance(&b->d.clock, 6000000000);
+    for (int i = 0; i < 3; i++)
+        eng_step(b->e);
+    assert_true(b->holds >= all / 2);
+    b->work = false;
+    client_run(b->e, &c, 1);
+    done(c);
+    dummy_free(b);
+}
+
 static void a_failed_move_fails_what_was_moved(void **state) {
     (void)state;
     struct dummy *b = dummy_new(40);
@@ -269,6 +311,7 @@ int main(void) {
         cmocka_unit_test(lent_memory_comes_back_under_pressure),
         cmocka_unit_test(hot_prefixes_give_way_in_time),
         cmocka_unit_test(borrowing_moves_what_is_paused),
+        cmocka_unit_test(it_comes_back_with_room_to_spare),
         cmocka_unit_test(a_failed_move_fails_what_was_moved),
         cmocka_unit_test(random_borrowing_changes_no_token),
     };
