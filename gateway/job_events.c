@@ -85,6 +85,15 @@ enum err job__on_step(void *arg, const struct ft_progress *p, struct err_info *i
     return e;
 }
 
+void job__on_taken(void *arg, bool taken) {
+    job__tell(arg, "info", "message",
+              taken
+                  ? "Preempted: serving needs the memory of the job's state; the job goes on when "
+                    "there is room for it"
+                  : "The job's state is back in memory, the job goes on",
+              NULL);
+}
+
 // What the reserve has given up is for changes of states, not for checkpoints.
 enum err job__room(void *arg, struct err_info *info) {
     return ft_home_room(job__home(arg), info);

@@ -18,7 +18,7 @@ static enum err create_exec(void *arg, const struct ft_exec_config *cfg, struct 
     int dir = open(r->run->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (dir < 0)
         return durable_errno(info, errno, "open", r->run->path);
-    c.spill = (struct ft_spill){.dir = dir, .room = job__room, .arg = r};
+    c.spill = (struct ft_spill){.dir = dir, .room = job__room, .taken = job__on_taken, .arg = r};
     train_place_name(&r->place, r->run->id);
     enum err e = train_place_create(&r->place, &c, out, info);
     close(dir);

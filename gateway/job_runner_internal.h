@@ -29,6 +29,8 @@ void job__on_tell(void *arg, const char *message);
 enum err job__on_step(void *arg, const struct ft_progress *p, struct err_info *info);
 void job__drop_tokens(const struct job_run *run); // damaged: the next start makes them again
 enum err job__room(void *arg, struct err_info *info);
+// Of struct ft_spill; the pager's thread.
+void job__on_taken(void *arg, bool taken);
 enum err job__on_saved(void *arg, const struct ft_state *s, struct err_info *info);
 
 // job_gates.c. Control thread: the prompts of gates and samples, rendered.
