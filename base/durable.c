@@ -70,6 +70,10 @@ enum err durable_write(struct durable *d, const void *p, size_t n, struct err_in
     return ERR_OK;
 }
 
+void durable_flush(const struct durable *d) {
+    (void)sync_file_range(d->fd, 0, 0, SYNC_FILE_RANGE_WRITE);
+}
+
 enum err durable_append(struct durable *d, int dir, const char *name, struct err_info *info) {
     *d = (struct durable){.dir = dir, .fd = -1};
     if (!name_ok(name))
@@ -208,6 +212,31 @@ enum err durable_remove_folder(int dir, const char *name, const char *first,
             (void)diskio_unlink(dirfd(list), entry->d_name);
     closedir(list);
     return diskio_rmdir(dir, name) ? durable_errno(info, errno, "remove", name) : ERR_OK;
+}
+
+static void uncache(int fd, struct pace *pace) {
+    enum { PIECE = 1 << 20 };
+    struct stat st;
+    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode))
+        return;
+    for (off_t at = 0; at < st.st_size; at += PIECE) {
+        (void)posix_fadvise(fd, at, PIECE, POSIX_FADV_DONTNEED);
+        pace_point(pace);
+    }
+}
+
+void durable_uncache_folder(int dir, const char *name, struct pace *pace) {
+    DIR *list = durable_list(dir, name);
+    for (struct dirent *entry; list && (entry = readdir(list));) {
+        int file =
+            openat(dirfd(list), entry->d_name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+        if (file < 0)
+            continue;
+        uncache(file, pace);
+        close(file);
+    }
+    if (list)
+        closedir(list);
 }
 
 // ---- the data-dir

@@ -7,6 +7,7 @@
 // is known about the file: it is dropped, never synced again.
 #pragma once
 #include "base/err.h"
+#include "base/pace.h"
 #include <dirent.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -28,6 +29,9 @@ enum err durable_begin(struct durable *d, int dir, const char *name, struct err_
 // The same for a file that others than its owner may read, as far as the umask allows.
 enum err durable_begin_public(struct durable *d, int dir, const char *name, struct err_info *info);
 enum err durable_write(struct durable *d, const void *p, size_t n, struct err_info *info);
+// What was written begins to go to the disk, so that a later sync has less to do. Waits for nothing,
+// promises nothing.
+void durable_flush(const struct durable *d);
 // A file that is there already grows behind its end. Nothing is known of what was written since the last
 // durable_sync; durable_abort ends it, and leaves the file.
 enum err durable_append(struct durable *d, int dir, const char *name, struct err_info *info);
@@ -51,6 +55,9 @@ DIR *durable_list(int dir, const char *name);
 // shall not look so. A folder that is not there is no error. Syncs nothing: a crash may bring back
 // what was removed.
 enum err durable_remove_folder(int dir, const char *name, const char *first, struct err_info *info);
+// Drops what the kernel caches of the folder's files, a MiB at a time, calling pace_point in between: then
+// removing them takes no time to speak of. A hint; what it fails at is left.
+void durable_uncache_folder(int dir, const char *name, struct pace *pace);
 // Drops files that were begun and neither committed nor aborted by a process that died.
 enum err durable_clean(int dir, struct err_info *info);
 

@@ -12,6 +12,7 @@ struct io_pool {
     struct io_job *head, **tail;
     size_t waiting, max_waiting;
     bool closing, gentle;
+    struct io_gentle how;
     int n_threads, running; // started; in a job
     struct thread threads[];
 };
@@ -28,6 +29,7 @@ static struct io_job *take(struct io_pool *p) {
 static void *worker_main(void *arg) {
     enum { NICER = 12 }; // about a fifteenth of what a thread of the usual priority gets
     struct io_pool *p = arg;
+    struct pace pace = {.burst_ns = p->how.burst_ns, .rest = p->how.rest, .arg = p->how.arg};
     if (p->gentle) // of this thread alone; refused: then it is as others are
         (void)setpriority(PRIO_PROCESS, 0, getpriority(PRIO_PROCESS, 0) + NICER);
     lock_take(&p->lock);
@@ -40,6 +42,8 @@ static void *worker_main(void *arg) {
         struct io_job *job = take(p);
         p->running++;
         lock_drop(&p->lock);
+        job->pace = pace.rest ? &pace : NULL;
+        pace_begin(job->pace);
         job->run(job);
         lock_take(&p->lock);
         p->running--;
@@ -50,7 +54,8 @@ static void *worker_main(void *arg) {
     return NULL;
 }
 
-static enum err create(int threads, size_t waiting, bool gentle, struct io_pool **out) {
+static enum err create(int threads, size_t waiting, const struct io_gentle *how,
+                       struct io_pool **out) {
     *out = NULL;
     struct io_pool *p = mem_zalloc(sizeof *p + (size_t)threads * sizeof p->threads[0]);
     if (!p)
@@ -59,7 +64,9 @@ static enum err create(int threads, size_t waiting, bool gentle, struct io_pool 
     pthread_cond_init(&p->ready, NULL);
     p->tail = &p->head;
     p->max_waiting = waiting;
-    p->gentle = gentle;
+    p->gentle = how;
+    if (how)
+        p->how = *how;
     // Signals are the main thread's.
     sigset_t all, before;
     sigfillset(&all);
@@ -79,11 +86,12 @@ static enum err create(int threads, size_t waiting, bool gentle, struct io_pool 
 }
 
 enum err io_pool_create(int threads, size_t waiting, struct io_pool **out) {
-    return create(threads, waiting, false, out);
+    return create(threads, waiting, NULL, out);
 }
 
-enum err io_pool_create_gentle(int threads, size_t waiting, struct io_pool **out) {
-    return create(threads, waiting, true, out);
+enum err io_pool_create_gentle(int threads, size_t waiting, const struct io_gentle *how,
+                               struct io_pool **out) {
+    return create(threads, waiting, how, out);
 }
 
 void io_pool_destroy(struct io_pool *p) {

@@ -10,6 +10,8 @@
 #include <unistd.h>
 
 enum { ADMIN_WAITING = 64, NUMBERS_AHEAD = 64 };
+// Of the gentle thread, beside engines that compute. A step of theirs takes a few ms.
+static const int64_t burst_ns = 200000, rest_ns = 2000000;
 
 // ---- where a path may lead
 
@@ -43,6 +45,70 @@ static enum err find_folder(const struct adapter_host *h, const struct adapter_l
     return ERR_OK;
 }
 
+// ---- the gentle thread
+
+// What takes long is done by a thread of the gentle pool, so that streams that run do not stand still
+// meanwhile; the calling one waits.
+struct gentle_work {
+    struct io_job io; // first
+    void (*run)(struct gentle_work *w);
+    struct mailbox *wake;
+    struct lock lock; // around ended and the wake that follows
+    bool ended;
+};
+
+static void run_gentle(struct io_job *io) {
+    struct gentle_work *w = (struct gentle_work *)(void *)io;
+    w->run(w);
+    lock_take(&w->lock);
+    w->ended = true;
+    mailbox_wake(w->wake);
+    lock_drop(&w->lock);
+}
+
+static void do_gently(struct adapter_host *h, struct gentle_work *w) {
+    bool ended = false;
+    lock_init(&w->lock);
+    w->io.run = run_gentle;
+    w->wake = h->gentle_done;
+    io_pool_go_on(h->gentle, &w->io);
+    while (!ended) {
+        (void)mailbox_wait(h->gentle_done, -1);
+        lock_take(&w->lock);
+        ended = w->ended;
+        lock_drop(&w->lock);
+    }
+    lock_fini(&w->lock);
+}
+
+// Between two bursts of that thread: while the engines compute for somebody, it leaves them the CPUs.
+static void rest(void *arg) {
+    const struct adapter_host *h = arg;
+    const struct replicas *r = h->rollout.replicas;
+    for (int32_t i = 0; r && i < r->n; i++) {
+        struct eng_health health;
+        eng_health(r->engine[i], &health);
+        if (health.running > 0) {
+            pace_sleep(rest_ns);
+            return;
+        }
+    }
+}
+
+struct cleaning {
+    struct gentle_work work; // first
+    struct adapter_host *h;
+};
+
+static void run_cleaning(struct gentle_work *w) {
+    adapter_store_clean(((struct cleaning *)(void *)w)->h, w->io.pace);
+}
+
+static void clean_gently(struct adapter_host *h) {
+    struct cleaning c = {{.run = run_cleaning}, h};
+    do_gently(h, &c.work);
+}
+
 // ---- changes
 
 static const struct adp_change no_change = {.kind = ADP_CHANGE_NONE};
@@ -55,7 +121,7 @@ static enum err make(struct adapter_host *h, const struct adp_change *c, struct 
     if (!e && (e = adp_make(h->registry, c, info)))
         h->unsaved = true; // for want of memory
     if (!e || h->unsaved)
-        adapter_store_clean(h);
+        clean_gently(h);
     return e;
 }
 
@@ -113,54 +179,38 @@ static bool is_rolled(const struct adapter_host *h, const struct adapter_load *l
     return h->rollout.replicas && !l->in_its_folder && (l->promote || l->verify || l->decide);
 }
 
-// The version is read and kept by a thread of the gentle pool, so that streams that run do not stand still
-// meanwhile.
 struct reading {
-    struct io_job io;
+    struct gentle_work work; // first
     struct adapter_host *h;
     const struct adapter_load *l;
     const char *path;
     struct adp_version *v; // NULL: it was not read
     enum err result;
     struct err_info *info;
-    struct lock lock; // around ended and the wake that follows
-    bool ended;
 };
 
 static enum err read_and_keep(struct reading *x) {
     struct adapter_host *h = x->h;
     bool rolled = is_rolled(h, x->l);
-    const struct adp_origin from = {.path = x->path, .source = x->l->path, .verify = rolled};
+    const struct adp_origin from = {
+        .path = x->path, .source = x->l->path, .verify = rolled, .pace = x->work.io.pace};
     enum err e = adp_load(h->registry, x->l->name, &from, &x->v, x->info);
     if (e || h->dir < 0 || x->l->in_its_folder)
         return e;
-    e = adapter_store_copy(h, x->v, x->path, x->info);
+    e = adapter_store_copy(h, x->v, x->path, x->work.io.pace, x->info);
     if (e && rolled)
         adp_verified(x->v, e, x->info);
     return e;
 }
 
-static void run_reading(struct io_job *io) {
-    struct reading *x = (struct reading *)((char *)io - offsetof(struct reading, io));
+static void run_reading(struct gentle_work *w) {
+    struct reading *x = (struct reading *)(void *)w;
     x->result = read_and_keep(x);
-    lock_take(&x->lock);
-    x->ended = true;
-    mailbox_wake(x->h->gentle_done);
-    lock_drop(&x->lock);
 }
 
 static enum err read_gently(struct reading *x) {
-    bool ended = false;
-    lock_init(&x->lock);
-    x->io.run = run_reading;
-    io_pool_go_on(x->h->gentle, &x->io);
-    while (!ended) {
-        (void)mailbox_wait(x->h->gentle_done, -1);
-        lock_take(&x->lock);
-        ended = x->ended;
-        lock_drop(&x->lock);
-    }
-    lock_fini(&x->lock);
+    x->work.run = run_reading;
+    do_gently(x->h, &x->work);
     return x->result;
 }
 
@@ -204,7 +254,7 @@ enum err adapter_host_load(struct adapter_host *h, const struct adapter_load *l,
     *version = adp_number(x.v);
     e = publish(h, l, x.v, e, info);
     adp_release(x.v);
-    adapter_store_clean(h);
+    clean_gently(h);
     if (!e)
         log_write(h->log, LOG_INFO, "adapter %s@%llu loaded from %s", l->name,
                   (unsigned long long)*version, path);
@@ -302,10 +352,11 @@ static enum err make_registry(struct adapter_host *h, const struct app *app, uin
         .n_base = app->n_names,
         .log = h->log,
     };
+    const struct io_gentle gentle = {burst_ns, rest, h};
     enum err e = adp_create(&cfg, &h->registry, info);
     if (!e && (io_pool_create(1, ADMIN_WAITING, &h->admin) ||
                io_pool_create(2, ADMIN_WAITING, &h->fetch) ||
-               io_pool_create_gentle(1, ADMIN_WAITING, &h->gentle) ||
+               io_pool_create_gentle(1, ADMIN_WAITING, &gentle, &h->gentle) ||
                mailbox_create(1, 0, &h->gentle_done)))
         e = err_set(info, ERR_NOMEM, NULL, "cannot start the threads for adapters");
     return e;
@@ -328,7 +379,7 @@ enum err adapter_host_open(struct adapter_host *h, const struct serve_options *o
     if (!e)
         e = make_registry(h, app, next, info);
     if (!e && h->dir >= 0 && !(e = adapter_store_apply(h, info)))
-        adapter_store_clean(h); // what a change that was cut short has left
+        adapter_store_clean(h, NULL); // what a change that was cut short has left
     for (size_t i = 0; i < o->lora_modules.n && !e; i++)
         e = load_module(h, o->lora_modules.items[i], info);
     if (e)

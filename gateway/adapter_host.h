@@ -88,5 +88,6 @@ enum err adapter_store_save(struct adapter_host *h, const struct adp_change *c,
 // Whether the name is name@version of a version that does not outlast the process.
 bool adapter_store_forgets(const struct adapter_host *h, const char *name);
 enum err adapter_store_copy(struct adapter_host *h, struct adp_version *v, const char *source,
-                            struct err_info *info);
-void adapter_store_clean(struct adapter_host *h); // folders that nobody needs any more
+                            struct pace *pace, struct err_info *info);
+// Folders that nobody needs any more. pace: of the calling thread, or NULL.
+void adapter_store_clean(struct adapter_host *h, struct pace *pace);

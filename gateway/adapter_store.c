@@ -179,7 +179,7 @@ bool adapter_store_forgets(const struct adapter_host *h, const char *name) {
 }
 
 enum err adapter_store_copy(struct adapter_host *h, struct adp_version *v, const char *source,
-                            struct err_info *info) {
+                            struct pace *pace, struct err_info *info) {
     char name[32], path[sizeof h->path + 32];
     const struct mdl_adapter *a;
     int fd;
@@ -188,9 +188,9 @@ enum err adapter_store_copy(struct adapter_host *h, struct adp_version *v, const
     enum err e = durable_folder(h->dir, name, &fd, info);
     if (e)
         return e;
-    e = adp_host_take(v, &a, info);
+    e = adp_host_take_paced(v, pace, &a, info);
     if (!e) {
-        e = mdl_adapter_write(path, h->config, a, a->base, NULL, info);
+        e = mdl_adapter_write_paced(path, h->config, a, a->base, pace, NULL, info);
         adp_host_drop(v);
     }
     if (!e)
@@ -237,13 +237,15 @@ static bool is_needed(const struct needed *x, const char *folder) {
     return false;
 }
 
-static void remove_folder(const struct adapter_host *h, const char *name) {
+static void remove_folder(const struct adapter_host *h, const char *name, struct pace *pace) {
     struct err_info info;
+    if (pace)
+        durable_uncache_folder(h->dir, name, pace);
     if (durable_remove_folder(h->dir, name, NULL, &info))
         log_write(h->log, LOG_WARN, "%s: %s", h->path, info.message);
 }
 
-void adapter_store_clean(struct adapter_host *h) {
+void adapter_store_clean(struct adapter_host *h, struct pace *pace) {
     // A save that failed may have named folders that are not needed any more.
     static const struct adp_change none = {.kind = ADP_CHANGE_NONE};
     if (h->dir < 0 || (h->unsaved && adapter_store_save(h, &none, NULL)))
@@ -253,7 +255,7 @@ void adapter_store_clean(struct adapter_host *h) {
     DIR *d = x.failed ? NULL : durable_list(h->dir, ".");
     for (struct dirent *entry; d && (entry = readdir(d));)
         if (entry->d_name[0] == 'v' && !is_needed(&x, entry->d_name))
-            remove_folder(h, entry->d_name);
+            remove_folder(h, entry->d_name, pace);
     if (d)
         closedir(d);
     mem_free(x.numbers);

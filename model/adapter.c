@@ -142,7 +142,6 @@ enum err mdl__adapter_lay_out(struct mdl_adapter *a, const struct mdl_config *c,
             !(a->memory = mem_aligned(LINE * sizeof(float), total ? total : 1)))
             return err_set(info, ERR_NOMEM, NULL, "out of memory for an adapter of %zu values",
                            a->values);
-        memset(a->memory, 0, total);
         at = a->memory;
     }
     return ERR_OK;
@@ -170,6 +169,7 @@ enum err mdl_adapter_create(const struct mdl_config *c, unsigned which, int32_t 
         mdl_adapter_destroy(a);
         return e;
     }
+    memset(a->memory, 0, a->values * sizeof(float));
     *out = a;
     return ERR_OK;
 }
@@ -218,7 +218,7 @@ static enum err read_tensors(int dirfd, const struct mdl_config *c,
         e = err_set(info, ERR_LIMIT, NULL, "%s has %llu bytes, more than %zu",
                     MDL__ADAPTER_TENSORS_NAME, (unsigned long long)f.size, limits->max_bytes);
     if (!e)
-        e = mdl__adapter_read_tensors(&f, c, a, info);
+        e = mdl__adapter_read_tensors(&f, c, a, limits ? limits->pace : NULL, info);
     if (!e)
         e = mdl_file_check_unchanged(&f, info);
     mdl_file_close(&f);

@@ -7,6 +7,7 @@
 // not have, values that are not finite, a rank over the limit. Blocks on files; any thread.
 #pragma once
 #include "base/err.h"
+#include "base/pace.h"
 #include "model/config.h"
 #include <stdbool.h>
 #include <stddef.h>
@@ -45,8 +46,9 @@ struct mdl_adapter {
 };
 
 struct mdl_adapter_limits {
-    int32_t max_rank; // 0: KN_LORA_MAX_RANK
-    size_t max_bytes; // of the tensors file, 0: no limit but the shapes'
+    int32_t max_rank;  // 0: KN_LORA_MAX_RANK
+    size_t max_bytes;  // of the tensors file, 0: no limit but the shapes'
+    struct pace *pace; // of the reading thread, NULL: none
 };
 
 enum err mdl_adapter_read(const char *dir, const struct mdl_config *c,
@@ -62,6 +64,8 @@ enum err mdl_adapter_create(const struct mdl_config *c, unsigned targets, int32_
                             bool rslora, struct mdl_adapter **out, struct err_info *info);
 // SHA-256, in hex, of what it computes: ranks, scales and matrices of its modules. ERR_NOMEM.
 enum err mdl_adapter_digest(const struct mdl_config *c, const struct mdl_adapter *a, char out[65]);
+enum err mdl_adapter_digest_paced(const struct mdl_config *c, const struct mdl_adapter *a,
+                                  struct pace *pace, char out[65]);
 
 // Writes both files into an existing folder in the plainest form that PEFT and vLLM read, tensors
 // as f32 in the order of their names; each file is written aside, synced and renamed (durable.h), and
@@ -69,3 +73,6 @@ enum err mdl_adapter_digest(const struct mdl_config *c, const struct mdl_adapter
 // ranks or alphas differ.
 enum err mdl_adapter_write(const char *dir, const struct mdl_config *c, const struct mdl_adapter *a,
                            const char *base_name, char digest[65], struct err_info *info);
+enum err mdl_adapter_write_paced(const char *dir, const struct mdl_config *c,
+                                 const struct mdl_adapter *a, const char *base_name,
+                                 struct pace *pace, char digest[65], struct err_info *info);

@@ -19,17 +19,24 @@ static enum err add_module(struct sha256_ctx *c, const struct mdl_config *m, int
     return e;
 }
 
-enum err mdl_adapter_digest(const struct mdl_config *m, const struct mdl_adapter *a, char out[65]) {
+enum err mdl_adapter_digest_paced(const struct mdl_config *m, const struct mdl_adapter *a,
+                                  struct pace *pace, char out[65]) {
     struct sha256_ctx *c = sha256_begin();
     uint8_t sum[SHA256_BYTES];
     if (!c)
         return ERR_NOMEM;
     enum err e = ERR_OK;
     for (int32_t i = 0; i < a->n_layers && !e; i++)
-        for (int t = 0; t < MDL_TARGETS && !e; t++)
+        for (int t = 0; t < MDL_TARGETS && !e; t++) {
             if (a->modules[i][t].r)
                 e = add_module(c, m, i, (enum mdl_target)t, &a->modules[i][t]);
+            pace_point(pace);
+        }
     enum err ended = sha256_end(c, sum);
     hex_encode(sum, sizeof sum, out);
     return e ? e : ended;
+}
+
+enum err mdl_adapter_digest(const struct mdl_config *m, const struct mdl_adapter *a, char out[65]) {
+    return mdl_adapter_digest_paced(m, a, NULL, out);
 }

@@ -29,7 +29,7 @@ struct mdl_adapter *mdl__adapter_new(const struct mdl_config *c);
 // Sets a module's rank, alpha and scale.
 void mdl__adapter_target(struct mdl_adapter *a, int32_t layer, enum mdl_target t, int32_t r,
                          double alpha);
-// Allocates the matrices, zeroed, for the ranks that are set.
+// Allocates the matrices, to be filled, for the ranks that are set.
 enum err mdl__adapter_lay_out(struct mdl_adapter *a, const struct mdl_config *c,
                               struct err_info *info);
 // "model.layers.3.self_attn.q_proj"
@@ -49,7 +49,7 @@ enum err mdl__adapter_read_config(const char *json, size_t n, const struct mdl_c
 enum err mdl__adapter_read_header(const struct mdl_file *f, struct st_header *out,
                                   struct err_info *info);
 enum err mdl__adapter_read_tensors(const struct mdl_file *f, const struct mdl_config *c,
-                                   struct mdl_adapter *a, struct err_info *info);
+                                   struct mdl_adapter *a, struct pace *pace, struct err_info *info);
 
 // ---- matching of module names
 

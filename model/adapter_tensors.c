@@ -20,6 +20,7 @@ struct reader {
     struct mdl_adapter *a;
     struct st_header h;
     struct place (*places)[MDL_TARGETS]; // [n_layers]
+    struct pace *pace;
     struct err_info *info;
 };
 
@@ -149,6 +150,7 @@ static enum err read_matrix(const struct reader *r, const struct st_tensor *t, f
     for (size_t i = 0; i < n; i++)
         if (!isfinite(to[i]))
             return bad(r, ERR_FORMAT, t, "holds a value that is not finite");
+    pace_point(r->pace);
     return ERR_OK;
 }
 
@@ -169,8 +171,9 @@ static enum err read_all(struct reader *r) {
 }
 
 enum err mdl__adapter_read_tensors(const struct mdl_file *f, const struct mdl_config *c,
-                                   struct mdl_adapter *a, struct err_info *info) {
-    struct reader r = {.f = f, .c = c, .a = a, .info = info};
+                                   struct mdl_adapter *a, struct pace *pace,
+                                   struct err_info *info) {
+    struct reader r = {.f = f, .c = c, .a = a, .pace = pace, .info = info};
     enum err e = mdl__adapter_read_header(f, &r.h, info);
     if (e) {
         err_prefix(info, "%s", MDL__ADAPTER_TENSORS_NAME);

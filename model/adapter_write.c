@@ -14,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { CONFIG_MOST = MDL__ADAPTER_CONFIG, HEADER_MOST = 1 << 26, HEADER_UNIT = 8 };
+enum { CONFIG_MOST = MDL__ADAPTER_CONFIG, HEADER_MOST = 1 << 26, HEADER_UNIT = 8, FLUSH = 1 << 20 };
 
 // ---- files
 
@@ -22,6 +22,7 @@ struct output {
     struct durable file;
     const char *name;
     struct sha256_ctx *sum; // NULL: none
+    struct pace *pace;      // NULL: none
     struct err_info *info;
 };
 
@@ -244,15 +245,24 @@ static enum err write_all(struct output *o, const struct tensor *list, size_t n)
         e = output_write(o, length, sizeof length);
     if (!e)
         e = output_write(o, b.data, b.len);
-    for (size_t i = 0; !e && i < n; i++)
+    size_t unflushed = 0;
+    for (size_t i = 0; !e && i < n; i++) {
         e = output_write(o, list[i].data, tensor_bytes(&list[i]));
+        unflushed += tensor_bytes(&list[i]);
+        if (o->pace && unflushed >= FLUSH) { // or the sync does all of it in one burst
+            durable_flush(&o->file);
+            unflushed = 0;
+        }
+        pace_point(o->pace);
+    }
     buf_fini(&b);
     return e;
 }
 
 static enum err write_tensors(int dirfd, const struct mdl_config *c, const struct mdl_adapter *a,
-                              char digest[65], struct err_info *info) {
-    struct output o = {.file.fd = -1, .name = MDL__ADAPTER_TENSORS_NAME, .info = info};
+                              struct pace *pace, char digest[65], struct err_info *info) {
+    struct output o = {
+        .file.fd = -1, .name = MDL__ADAPTER_TENSORS_NAME, .pace = pace, .info = info};
     uint8_t sum[SHA256_BYTES];
     size_t n = 0;
     struct tensor *list = list_tensors(c, a, &n);
@@ -276,8 +286,9 @@ static enum err write_tensors(int dirfd, const struct mdl_config *c, const struc
     return e;
 }
 
-enum err mdl_adapter_write(const char *dir, const struct mdl_config *c, const struct mdl_adapter *a,
-                           const char *base_name, char digest[65], struct err_info *info) {
+enum err mdl_adapter_write_paced(const char *dir, const struct mdl_config *c,
+                                 const struct mdl_adapter *a, const char *base_name,
+                                 struct pace *pace, char digest[65], struct err_info *info) {
     char why[80];
     if (a->n_layers != c->n_layers || !first_module(a))
         return err_set(info, ERR_INVALID, NULL, "the adapter is not one of this model");
@@ -290,7 +301,12 @@ enum err mdl_adapter_write(const char *dir, const struct mdl_config *c, const st
     if (!e)
         e = write_config(fd, a, base_name, info);
     if (!e)
-        e = write_tensors(fd, c, a, digest, info);
+        e = write_tensors(fd, c, a, pace, digest, info);
     close(fd);
     return e;
+}
+
+enum err mdl_adapter_write(const char *dir, const struct mdl_config *c, const struct mdl_adapter *a,
+                           const char *base_name, char digest[65], struct err_info *info) {
+    return mdl_adapter_write_paced(dir, c, a, base_name, NULL, digest, info);
 }

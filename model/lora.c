@@ -130,7 +130,8 @@ static size_t pack_matrix(const struct mdl_lora *l, enum mdl_target t,
 
 // Packs a layer into `stage` and uploads it to `at`.
 static enum err put_layer(struct mdl_lora *l, struct kn_queue *q, const struct mdl_adapter *a,
-                          int32_t layer, kn_addr at, char *stage, struct err_info *info) {
+                          int32_t layer, kn_addr at, char *stage, struct pace *pace,
+                          struct err_info *info) {
     size_t used = 0;
     for (int t = 0; t < MDL_TARGETS; t++) {
         const struct mdl_adapter_module *m = &a->modules[layer][t];
@@ -139,8 +140,10 @@ static enum err put_layer(struct mdl_lora *l, struct kn_queue *q, const struct m
             continue;
         to->a = at + used;
         used += pack_matrix(l, (enum mdl_target)t, to, KN_LORA_A, m->a, stage + used);
+        pace_point(pace);
         to->b = at + used;
         used += pack_matrix(l, (enum mdl_target)t, to, KN_LORA_B, m->b, stage + used);
+        pace_point(pace);
     }
     if (!used)
         return ERR_OK;
@@ -165,7 +168,7 @@ static size_t largest_layer(const struct mdl_lora *l, const struct mdl_adapter *
 }
 
 static enum err put_all(struct mdl_lora *l, struct kn_queue *q, const struct mdl_adapter *a,
-                        struct err_info *info) {
+                        struct pace *pace, struct err_info *info) {
     size_t most = largest_layer(l, a);
     char *stage = mem_aligned(64, most);
     if (!stage)
@@ -174,8 +177,9 @@ static enum err put_all(struct mdl_lora *l, struct kn_queue *q, const struct mdl
     enum err e = ERR_OK;
     kn_addr at = l->memory;
     for (int32_t i = 0; !e && i < a->n_layers; i++) {
-        e = put_layer(l, q, a, i, at, stage, info);
+        e = put_layer(l, q, a, i, at, stage, pace, info);
         at += layer_bytes(l, i);
+        pace_point(pace);
     }
     mem_free(stage);
     return e;
@@ -203,7 +207,8 @@ static enum err check(const struct mdl_weights *w, const struct mdl_adapter *a,
 }
 
 // Ranks, scales and types; the size of it all.
-static void describe(struct mdl_lora *l, const struct mdl_adapter *a, bool narrow) {
+static void describe(struct mdl_lora *l, const struct mdl_adapter *a, bool narrow,
+                     struct pace *pace) {
     for (int32_t i = 0; i < a->n_layers; i++) {
         for (int t = 0; t < MDL_TARGETS; t++) {
             const struct mdl_adapter_module *m = &a->modules[i][t];
@@ -212,14 +217,15 @@ static void describe(struct mdl_lora *l, const struct mdl_adapter *a, bool narro
                 continue;
             *e = (struct kn_lora_entry){.r = m->r, .scale = m->scale};
             e->dtype = narrow ? narrowest(l->w, m, (enum mdl_target)t) : KN_F32;
+            pace_point(pace);
         }
         l->bytes += layer_bytes(l, i);
     }
 }
 
 static enum err create_unplaced(const struct mdl_weights *w, struct kn_queue *q,
-                                const struct mdl_adapter *a, bool narrow, struct mdl_lora **out,
-                                struct err_info *info) {
+                                const struct mdl_adapter *a, bool narrow, struct pace *pace,
+                                struct mdl_lora **out, struct err_info *info) {
     enum err e = check(w, a, info);
     if (e)
         return e;
@@ -232,21 +238,34 @@ static enum err create_unplaced(const struct mdl_weights *w, struct kn_queue *q,
     }
     l->w = w;
     l->device = w->ops->queue_device(q);
-    describe(l, a, narrow);
+    describe(l, a, narrow, pace);
     *out = l;
     return ERR_OK;
 }
 
+// The spare one ends; before anything is allocated, for the memory of two may not be there.
+static void take_memory(struct mdl_lora *l, struct mdl_lora *spare) {
+    if (spare && spare->bytes == l->bytes) {
+        l->memory = spare->memory;
+        spare->memory = 0;
+    }
+    mdl_lora_destroy(spare);
+}
+
 static enum err create(const struct mdl_weights *w, struct kn_queue *q, const struct mdl_adapter *a,
-                       bool narrow, struct mdl_lora **out, struct err_info *info) {
+                       bool narrow, struct pace *pace, struct mdl_lora *spare,
+                       struct mdl_lora **out, struct err_info *info) {
     struct mdl_lora *l;
-    enum err e = create_unplaced(w, q, a, narrow, &l, info);
-    if (e)
+    enum err e = create_unplaced(w, q, a, narrow, pace, &l, info);
+    if (e) {
+        mdl_lora_destroy(spare);
         return e;
-    if (w->ops->alloc(l->device, l->bytes, &l->memory))
+    }
+    take_memory(l, spare);
+    if (!l->memory && w->ops->alloc(l->device, l->bytes, &l->memory))
         e = err_set(info, ERR_NOMEM, NULL, "out of memory for an adapter of %zu bytes", l->bytes);
     if (!e)
-        e = put_all(l, q, a, info);
+        e = put_all(l, q, a, pace, info);
     if (e) {
         mdl_lora_destroy(l);
         return e;
@@ -258,19 +277,25 @@ static enum err create(const struct mdl_weights *w, struct kn_queue *q, const st
 enum err mdl_lora_create(const struct mdl_weights *w, struct kn_queue *q,
                          const struct mdl_adapter *a, struct mdl_lora **out,
                          struct err_info *info) {
-    return create(w, q, a, true, out, info);
+    return create(w, q, a, true, NULL, NULL, out, info);
+}
+
+enum err mdl_lora_create_in(const struct mdl_weights *w, struct kn_queue *q,
+                            const struct mdl_adapter *a, struct mdl_lora *spare, struct pace *pace,
+                            struct mdl_lora **out, struct err_info *info) {
+    return create(w, q, a, true, pace, spare, out, info);
 }
 
 enum err mdl_lora_create_f32(const struct mdl_weights *w, struct kn_queue *q,
                              const struct mdl_adapter *a, struct mdl_lora **out,
                              struct err_info *info) {
-    return create(w, q, a, false, out, info);
+    return create(w, q, a, false, NULL, NULL, out, info);
 }
 
 enum err mdl_lora_create_unplaced(const struct mdl_weights *w, struct kn_queue *q,
                                   const struct mdl_adapter *a, struct mdl_lora **out,
                                   struct err_info *info) {
-    return create_unplaced(w, q, a, false, out, info);
+    return create_unplaced(w, q, a, false, NULL, out, info);
 }
 
 // Where put_layer would have put them.

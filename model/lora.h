@@ -17,6 +17,11 @@ struct mdl_lora; // resident; immutable for serving, its matrices change in trai
 // changes no result.
 enum err mdl_lora_create(const struct mdl_weights *w, struct kn_queue *q,
                          const struct mdl_adapter *a, struct mdl_lora **out, struct err_info *info);
+// The same in the memory of one that nobody uses any more, if it has just the size. That one is destroyed
+// in any case; NULL: none. pace: of the calling thread, or NULL.
+enum err mdl_lora_create_in(const struct mdl_weights *w, struct kn_queue *q,
+                            const struct mdl_adapter *a, struct mdl_lora *spare, struct pace *pace,
+                            struct mdl_lora **out, struct err_info *info);
 // For training, whose matrices change: all in f32.
 enum err mdl_lora_create_f32(const struct mdl_weights *w, struct kn_queue *q,
                              const struct mdl_adapter *a, struct mdl_lora **out,

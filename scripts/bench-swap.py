@@ -6,7 +6,10 @@ that are made here, swapped while streams run.
 
 Prints the time from "ready on each replica" (the version is verified; its name has not moved) to the first token of a
 request that the new version answers, the same from the request that loads it, and the p99 of the time between two tokens
-of a stream while a swap goes on, beside that of the quiet time between swaps, in the same run.
+of a stream while a swap goes on, beside that of quiet time, in the same run. A swap lasts from the request that loads
+the version until it is answered and the first token of the new version came. Each follows a quiet time that is as long
+as the swap before it, so that both kinds have about as many tokens, and as many prompts of streams that begin anew: how
+many is printed. Before the first round come --warm swaps: until the third one each takes new memory from the system.
 """
 import argparse
 import array
@@ -93,8 +96,10 @@ class Server:
             "model": model, "prompt": prompt, "max_tokens": tokens, "temperature": 1, "ignore_eos": True, "stream": True}),
             {"Content-Type": "application/json"})
         r = c.getresponse()
+        if r.status == 404:  # the name's first version is ready, and the name does not stand for it yet
+            return
         if r.status != 200:
-            raise SystemExit(f"completions: {r.status} {r.read().decode()}")
+            raise RuntimeError(f"completions: {r.status} {r.read().decode()}")
         for line in r:
             if line.startswith(b"data: {"):
                 now = time.perf_counter()
@@ -108,7 +113,7 @@ class Streams:
     """Clients whose answers never end; the gaps between their tokens."""
 
     def __init__(self, server, n):
-        self.server, self.gaps, self.over = server, [], False
+        self.server, self.gaps, self.begun, self.over = server, [], [], False
         self.threads = [threading.Thread(target=self.run, args=(i,)) for i in range(n)]
         for t in self.threads:
             t.start()
@@ -118,6 +123,7 @@ class Streams:
         while not self.over:
             last = None
             prompt = [rng.randrange(100, 20000) for _ in range(32)]
+            self.begun.append(time.perf_counter())
             for now, _ in self.server.stream("swapped", prompt, 400):
                 if last is not None:
                     self.gaps.append((last, now))
@@ -152,6 +158,37 @@ def swap(server, folder, version):
     return begin, end, result["token"]
 
 
+LEFT_OVER = 0.3  # s after a swap that are neither: old versions end
+
+
+def run_round(server, streams, folders, swaps, version, quiet):
+    """The windows of a round, (begin, end), of both kinds; the swaps; the next version and quiet time."""
+    going, calm, made = [], [], []
+    for _ in range(swaps):
+        time.sleep(LEFT_OVER)
+        begin = time.perf_counter()
+        time.sleep(quiet)
+        calm.append((begin, time.perf_counter()))
+        version += 1
+        begin, end, token = swap(server, folders[version % 2], version)
+        going.append((begin, max(end, token)))
+        made.append((begin, token, server.ready_at[version]))
+        quiet = max(0.5, going[-1][1] - begin)
+    return going, calm, made, version, quiet
+
+
+def gaps_within(streams, windows, whole):
+    """Gaps that lie in a window, or touch one."""
+    gaps = list(streams.gaps)
+    if whole:
+        return [b - a for a, b in gaps if any(a >= begin and b <= end for begin, end in windows)]
+    return [b - a for a, b in gaps if any(a < end and b > begin for begin, end in windows)]
+
+
+def begun_within(streams, windows):
+    return sum(any(begin <= t <= end for begin, end in windows) for t in list(streams.begun))
+
+
 def p99(values):
     return sorted(values)[min(len(values) - 1, int(len(values) * 0.99))]
 
@@ -164,6 +201,7 @@ def main():
     p.add_argument("--streams", type=int, default=8)
     p.add_argument("--rounds", type=int, default=5)
     p.add_argument("--swaps", type=int, default=6, help="of a round")
+    p.add_argument("--warm", type=int, default=3, help="swaps before the first round")
     p.add_argument("--rank", type=int, default=16)
     p.add_argument("--shape", default="layers=30,hidden=576,q=576,kv=192,inner=1536", help="of the model; SmolLM2-135M's")
     p.add_argument("--serve", nargs="*", default=[], help="more options of graft serve")
@@ -177,42 +215,42 @@ def main():
             make_adapter(folder, shape, args.rank, i)
         server = Server(args, work)
         try:
-            version = 1
+            version, quiet = 1, 1.0
             swap(server, folders[0], version)
             streams = Streams(server, args.streams)
             time.sleep(2)
+            *_, version, quiet = run_round(server, streams, folders, args.warm, version, quiet)
             for r in range(args.rounds):
-                swaps, calm = [], []
-                for _ in range(args.swaps):
-                    quiet = time.perf_counter()
-                    time.sleep(1)
-                    version += 1
-                    begin, end, token = swap(server, folders[version % 2], version)
-                    calm.append((quiet + 0.2, begin))  # what the last swap left behind is not quiet
-                    swaps.append((begin, end, token, server.ready_at[version]))
-                gaps = list(streams.gaps)
-                during = [b - a for a, b in gaps if any(a < end and b > begin for begin, end, _, _ in swaps)]
-                between = [b - a for a, b in gaps if any(a >= begin and b <= end for begin, end in calm)]
+                going, calm, made, version, quiet = run_round(server, streams, folders, args.swaps, version, quiet)
+                during = gaps_within(streams, going, False)
+                between = gaps_within(streams, calm, True)
                 row = {
-                    "ready_to_first_token_ms": 1e3 * statistics.median(t - at for _, _, t, at in swaps),
-                    "ready_to_first_token_worst_ms": 1e3 * max(t - at for _, _, t, at in swaps),
-                    "load_to_first_token_ms": 1e3 * statistics.median(t - begin for begin, _, t, _ in swaps),
+                    "ready_to_first_token_ms": 1e3 * statistics.median(t - at for _, t, at in made),
+                    "ready_to_first_token_worst_ms": 1e3 * max(t - at for _, t, at in made),
+                    "load_to_first_token_ms": 1e3 * statistics.median(t - begin for begin, t, _ in made),
                     "itl_p99_swap_ms": 1e3 * p99(during), "itl_p99_quiet_ms": 1e3 * p99(between),
+                    "itl_mean_swap_ms": 1e3 * statistics.mean(during),
+                    "itl_mean_quiet_ms": 1e3 * statistics.mean(between),
                     "gaps": [len(during), len(between)],
+                    "prompts": [begun_within(streams, going), begun_within(streams, calm)],
                 }
                 row["ratio"] = row["itl_p99_swap_ms"] / row["itl_p99_quiet_ms"]
                 rows.append(row)
                 print(f"round {r + 1}: ready to first token {row['ready_to_first_token_ms']:.0f} ms (worst "
                       f"{row['ready_to_first_token_worst_ms']:.0f}), load to first token "
-                      f"{row['load_to_first_token_ms']:.0f} ms; inter-token p99 {row['itl_p99_swap_ms']:.1f} ms of "
-                      f"{len(during)} during a swap, {row['itl_p99_quiet_ms']:.1f} ms of {len(between)} quiet: "
-                      f"{row['ratio']:.2f}", flush=True)
+                      f"{row['load_to_first_token_ms']:.0f} ms; inter-token p99 {row['itl_p99_swap_ms']:.1f} ms (mean "
+                      f"{row['itl_mean_swap_ms']:.2f}) of {len(during)} tokens and {row['prompts'][0]} prompts during "
+                      f"swaps, {row['itl_p99_quiet_ms']:.1f} ms (mean {row['itl_mean_quiet_ms']:.2f}) of "
+                      f"{len(between)} and {row['prompts'][1]} quiet: {row['ratio']:.2f}", flush=True)
             streams.stop()
         finally:
             server.process.terminate()
             server.process.wait()
     print(f"medians: ready to first token {statistics.median(r['ready_to_first_token_ms'] for r in rows):.0f} ms, "
-          f"inter-token p99 ratio {statistics.median(r['ratio'] for r in rows):.2f}")
+          f"inter-token p99 ratio {statistics.median(r['ratio'] for r in rows):.2f} "
+          f"({min(r['ratio'] for r in rows):.2f} to {max(r['ratio'] for r in rows):.2f}), of the means "
+          f"{statistics.median(r['itl_mean_swap_ms'] / r['itl_mean_quiet_ms'] for r in rows):.2f}; "
+          f"{sum(r['gaps'][0] for r in rows)} tokens during swaps, {sum(r['gaps'][1] for r in rows)} quiet")
     if args.json:
         with open(args.json, "w") as f:
             json.dump(rows, f, indent=1)

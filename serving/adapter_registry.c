@@ -120,8 +120,9 @@ enum err adp__insert(struct adp_registry *r, struct adp_version *v) {
     return ERR_OK;
 }
 
+// One that still has host memory is left to adp_sweep.
 static bool is_dead(const struct adp_version *v) {
-    return (v->state == ADP_RETIRED || v->state == ADP_FAILED) && !v->pins;
+    return (v->state == ADP_RETIRED || v->state == ADP_FAILED) && !v->pins && !v->host;
 }
 
 // Listings would grow for ever.
@@ -246,8 +247,8 @@ enum err adp_check_name(const struct adp_registry *r, const char *name, struct e
 
 void adp__let_go(struct adp_version *v) {
     struct adp_registry *r = v->reg;
-    adp__free_host(v);
-    r->retired[r->n_retired++ % ADP__RETIRED_MAX] = v->number;
+    r->retired[r->n_retired % ADP__RETIRED_MAX] = v->number;
+    r->n_retired++;
 }
 
 static void end_version(struct adp_version *v) {
@@ -345,6 +346,7 @@ enum err adp_promote(struct adp_registry *r, const char *name, uint64_t version,
     lock_take(&r->lock);
     enum err e = promote(r, name, version, info);
     lock_drop(&r->lock);
+    adp_sweep(r);
     return e;
 }
 
@@ -391,6 +393,7 @@ enum err adp_retire(struct adp_registry *r, const char *name, uint64_t version,
     }
     adp__trim_dead(r);
     lock_drop(&r->lock);
+    adp_sweep(r);
     return any ? ERR_OK : adp__none_to_retire(name, version, info);
 }
 
@@ -447,6 +450,9 @@ void adp_release(struct adp_version *v) {
 
 size_t adp_take_retired(struct adp_registry *r, uint64_t *seen, uint64_t *out, size_t cap) {
     size_t n = 0;
+    // Asked in every turn of an engine: the lock may be held by a thread that has to wait for a CPU.
+    if (r->n_retired == *seen)
+        return 0;
     lock_take(&r->lock);
     if (r->n_retired - *seen > ADP__RETIRED_MAX)
         *seen = r->n_retired - ADP__RETIRED_MAX;

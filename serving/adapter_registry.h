@@ -10,7 +10,7 @@
 //   adp_load -> adp_promote -> adp_resolve ... adp_unpin -> adp_retire
 #pragma once
 #include "base/log.h"
-#include "model/adapter.h"
+#include "model/lora.h"
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -67,6 +67,7 @@ struct adp_origin {
     const char *digest;
     int64_t created;
     bool verify, rolled_back;
+    struct pace *pace; // of the calling thread; NULL: none
 };
 enum err adp_load(struct adp_registry *r, const char *name, const struct adp_origin *from,
                   struct adp_version **out, struct err_info *info);
@@ -114,7 +115,26 @@ const char *adp_digest(const struct adp_version *v); // SHA-256 of the matrices 
 // files. Until adp_host_drop.
 enum err adp_host_take(struct adp_version *v, const struct mdl_adapter **out,
                        struct err_info *info);
+enum err adp_host_take_paced(struct adp_version *v, struct pace *pace,
+                             const struct mdl_adapter **out, struct err_info *info);
 void adp_host_drop(struct adp_version *v);
+// Frees the host memory that nobody needs any more: of versions that ended, and beyond max_host. Whoever
+// loads, promotes or retires does it; it takes its time, so no engine's thread does.
+void adp_sweep(struct adp_registry *r);
+
+// The matrices in device memory, one for all engines over the same weights: those share device memory.
+// Made by the first that asks; while it is being made, another one may make it, too, and only one stays.
+// Reads files, computes. Until adp_resident_drop, once no queue uses it any more; the version is held. That
+// frees memory: for a job, not for an engine's thread.
+struct adp_device {
+    const struct mdl_weights *weights;
+    struct kn_device *device;
+};
+enum err adp_resident_take(struct adp_version *v, const struct adp_device *d, struct pace *pace,
+                           struct mdl_lora **out, struct err_info *info);
+void adp_resident_drop(struct adp_version *v);
+// Frees memory that is kept for the next one. Before the weights go.
+void adp_spare_free(struct adp_registry *r);
 
 // For the engine. Holds a version's memory without pinning it.
 void adp_hold(struct adp_version *v);

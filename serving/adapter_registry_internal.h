@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The registry's state, shared by adapter_registry.c (states, names), adapter_aliases.c,
-// adapter_versions.c (reading, host memory), adapter_list.c (listings) and adapter_change.c.
+// adapter_versions.c (reading, host memory), adapter_resident.c (device memory), adapter_list.c (listings)
+// and adapter_change.c.
 #pragma once
 #include "base/thread.h"
 #include "serving/adapter_registry.h"
@@ -35,6 +36,8 @@ struct adp_version {
     struct mdl_adapter *host;
     int32_t host_users;
     uint64_t host_used;            // tick of the last use
+    struct mdl_lora *resident;     // NULL: in no slot
+    int32_t resident_users;        // slots, and who is about to fill one
     struct adp__replica replica[]; // [cfg.replicas]
 };
 
@@ -47,6 +50,7 @@ struct adp_registry {
     struct adp_config cfg;
     struct lock lock;
     uint64_t next, ticks;
+    struct mdl_lora *spare;        // memory for the next resident adapter, or NULL
     struct adp_version **versions; // [n_versions], by number
     size_t n_versions, cap_versions;
     struct adp__name *names;
@@ -56,7 +60,7 @@ struct adp_registry {
     // The last numbers that ended, number i at [i % max]; one that an engine does not see any more costs
     // cache space until its blocks age, nothing else.
     uint64_t retired[ADP__RETIRED_MAX];
-    uint64_t n_retired;
+    _Atomic uint64_t n_retired; // changed with the lock held
 };
 
 // With the lock held.
@@ -74,10 +78,7 @@ void adp__move(struct adp_version *v, enum adp_state to);
 void adp__unref(struct adp_version *v);
 enum err adp__insert(struct adp_registry *r, struct adp_version *v);
 void adp__trim_dead(struct adp_registry *r);
-void adp__trim_host(struct adp_registry *r);
-// No request will use it any more: its host memory goes, and the engines are told.
+// No request will use it any more: the engines are told. Its host memory goes with the next adp_sweep.
 void adp__let_go(struct adp_version *v);
-void adp__free_host(struct adp_version *v); // unless somebody reads it
-
 // All versions as copies, freed by the caller; takes the lock. ERR_NOMEM: *n 0.
 enum err adp__list(struct adp_registry *r, struct adp_info **out, size_t *n);

@@ -9,13 +9,6 @@
 
 // ---- host memory, under the lock
 
-void adp__free_host(struct adp_version *v) {
-    if (v->host_users)
-        return;
-    mdl_adapter_destroy(v->host);
-    v->host = NULL;
-}
-
 // A former version counts as used just before the active one of its name: as long as a name is in use, it
 // can be rolled back without reading a file.
 static void share_use(struct adp_registry *r) {
@@ -27,32 +20,54 @@ static void share_use(struct adp_registry *r) {
     }
 }
 
-void adp__trim_host(struct adp_registry *r) {
+static bool is_over(const struct adp_version *v) {
+    return (v->state == ADP_RETIRED || v->state == ADP_FAILED) && !v->pins;
+}
+
+// Whose matrices are to go next; NULL: all may stay.
+static struct adp_version *find_surplus(struct adp_registry *r) {
+    int32_t n = 0;
+    struct adp_version *oldest = NULL;
     share_use(r);
-    for (;;) {
-        int32_t n = 0;
-        struct adp_version *oldest = NULL;
-        for (size_t i = 0; i < r->n_versions; i++) {
-            struct adp_version *v = r->versions[i];
-            n += v->host != NULL;
-            if (v->host && !v->host_users && (!oldest || v->host_used < oldest->host_used))
-                oldest = v;
-        }
-        if (n <= r->cfg.max_host || !oldest)
-            return;
-        adp__free_host(oldest);
+    for (size_t i = 0; i < r->n_versions; i++) {
+        struct adp_version *v = r->versions[i];
+        if (!v->host)
+            continue;
+        if (is_over(v) && !v->host_users)
+            return v;
+        n++;
+        if (!v->host_users && (!oldest || v->host_used < oldest->host_used))
+            oldest = v;
     }
+    return n > r->cfg.max_host ? oldest : NULL;
+}
+
+// The lock is not held while memory goes back to the kernel: engines may want it meanwhile.
+void adp_sweep(struct adp_registry *r) {
+    struct mdl_adapter *a;
+    do {
+        lock_take(&r->lock);
+        struct adp_version *v = find_surplus(r);
+        a = v ? v->host : NULL;
+        if (v)
+            v->host = NULL;
+        lock_drop(&r->lock);
+        mdl_adapter_destroy(a);
+    } while (a);
+    lock_take(&r->lock);
+    adp__trim_dead(r);
+    lock_drop(&r->lock);
 }
 
 // ---- content
 
-static enum err read_checked(const struct adp_registry *r, const char *path, char sum[65],
-                             struct mdl_adapter **out, struct err_info *info) {
-    const struct mdl_adapter_limits limits = {.max_rank = r->cfg.max_rank};
+static enum err read_checked(const struct adp_registry *r, const char *path, struct pace *pace,
+                             char sum[65], struct mdl_adapter **out, struct err_info *info) {
+    const struct mdl_adapter_limits limits = {.max_rank = r->cfg.max_rank, .pace = pace};
     enum err e = mdl_adapter_read(path, r->cfg.model, &limits, out, info);
     if (e)
         return e;
-    e = mdl_adapter_digest(r->cfg.model, *out, sum);
+    e = mdl_adapter_digest_paced(r->cfg.model, *out, pace, sum);
     if (e) {
         mdl_adapter_destroy(*out);
         *out = NULL;
@@ -126,6 +141,7 @@ static enum err fail(struct adp_version *v, enum err e, const struct err_info *i
         adp__let_go(v);
     adp__trim_dead(v->reg);
     lock_drop(&v->reg->lock);
+    adp_sweep(v->reg);
     if (v->reg->cfg.log)
         log_write(v->reg->cfg.log, LOG_WARN, "adapter %s@%llu: %s", v->name,
                   (unsigned long long)v->number, info->message);
@@ -145,7 +161,7 @@ enum err adp_load(struct adp_registry *r, const char *name, const struct adp_ori
         return e;
     set_state(v, ADP_LOADING);
     char sum[65];
-    e = read_checked(r, from->path, sum, &a, info);
+    e = read_checked(r, from->path, from->pace, sum, &a, info);
     if (!e) {
         set_state(v, ADP_VERIFYING);
         if (from->digest && from->digest[0] && strcmp(from->digest, sum) != 0) {
@@ -166,8 +182,8 @@ enum err adp_load(struct adp_registry *r, const char *name, const struct adp_ori
     v->host_used = ++r->ticks;
     if (!from->verify)
         adp__move(v, from->rolled_back ? ADP_ROLLED_BACK : ADP_READY);
-    adp__trim_host(r);
     lock_drop(&r->lock);
+    adp_sweep(r);
     *out = v;
     return ERR_OK;
 }
@@ -235,7 +251,7 @@ bool adp_is_verifying(const struct adp_version *v) {
 
 bool adp_is_over(const struct adp_version *v) {
     lock_take(&v->reg->lock);
-    bool over = (v->state == ADP_RETIRED || v->state == ADP_FAILED) && !v->pins;
+    bool over = is_over(v);
     lock_drop(&v->reg->lock);
     return over;
 }
@@ -251,8 +267,8 @@ static bool take_host(struct adp_version *v, const struct mdl_adapter **out) {
     return true;
 }
 
-enum err adp_host_take(struct adp_version *v, const struct mdl_adapter **out,
-                       struct err_info *info) {
+enum err adp_host_take_paced(struct adp_version *v, struct pace *pace,
+                             const struct mdl_adapter **out, struct err_info *info) {
     struct adp_registry *r = v->reg;
     lock_take(&r->lock);
     bool there = take_host(v, out);
@@ -264,7 +280,7 @@ enum err adp_host_take(struct adp_version *v, const struct mdl_adapter **out,
         return err_set(info, ERR_NOMEM, NULL, "out of memory for an adapter");
     struct mdl_adapter *a;
     char sum[65];
-    enum err e = read_checked(r, path, sum, &a, info);
+    enum err e = read_checked(r, path, pace, sum, &a, info);
     if (!e && strcmp(sum, v->digest) != 0) {
         mdl_adapter_destroy(a);
         e = err_set(info, ERR_FORMAT, NULL, "%s has changed since version %llu of `%s` was loaded",
@@ -274,22 +290,26 @@ enum err adp_host_take(struct adp_version *v, const struct mdl_adapter **out,
     if (e)
         return e;
     lock_take(&r->lock);
-    if (v->host)
-        mdl_adapter_destroy(a); // somebody else was faster
-    else
+    if (!v->host) {
         v->host = a;
+        a = NULL;
+    }
     take_host(v, out);
-    adp__trim_host(r);
     lock_drop(&r->lock);
+    mdl_adapter_destroy(a); // somebody else was faster
+    adp_sweep(r);
     return ERR_OK;
+}
+
+enum err adp_host_take(struct adp_version *v, const struct mdl_adapter **out,
+                       struct err_info *info) {
+    return adp_host_take_paced(v, NULL, out, info);
 }
 
 void adp_host_drop(struct adp_version *v) {
     struct adp_registry *r = v->reg;
     lock_take(&r->lock);
     v->host_users--;
-    if (v->state == ADP_RETIRED || v->state == ADP_FAILED)
-        adp__free_host(v);
-    adp__trim_host(r);
     lock_drop(&r->lock);
+    adp_sweep(r);
 }

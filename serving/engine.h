@@ -165,7 +165,9 @@ struct eng_request {
     uint64_t adapter_version; // 0: base
     int32_t adapter_slot;     // -1: base; where the caller has hooks of its own, one of its slots
     uint64_t cache_salt;
-    bool internal; // of the server itself: also taken while it drains, and beyond max_queue
+    // Of the server itself: also taken while it drains, and beyond max_queue. It takes little of a step
+    // that computes for others (README.md, rule 47).
+    bool internal;
 
     // Called on the engine thread after a step that put events into an empty stream, and for the
     // last one; must not block, nor release the stream. The consumer then calls eng_stream_next

@@ -37,15 +37,15 @@ enum err eng__adapters_init(struct eng *e, struct err_info *info) {
     return ERR_OK;
 }
 
-// Why: NULL unless it could not be made resident.
-static void let_version_go(struct eng__slot *s, const char *why) {
-    if (!s->version)
-        return;
-    adp_set_running(s->version, s->e->cfg.replica, 0);
-    adp_set_place(s->version, s->e->cfg.replica, why ? ADP_PLACE_FAILED : ADP_PLACE_NONE, why);
-    adp_release(s->version);
+// Why: NULL unless it could not be made resident. The caller has what the slot held of the version.
+static struct adp_version *let_version_go(struct eng__slot *s, const char *why) {
+    struct adp_version *v = s->version;
+    adp_set_running(v, s->e->cfg.replica, 0);
+    adp_set_place(v, s->e->cfg.replica, why ? ADP_PLACE_FAILED : ADP_PLACE_NONE, why);
     s->version = NULL;
+    s->resident = NULL;
     s->number = 0;
+    return v;
 }
 
 void eng__adapters_fini(struct eng *e) {
@@ -55,9 +55,13 @@ void eng__adapters_fini(struct eng *e) {
         assert(s->state != ENG__SLOT_FILLING);
         mdl_lora_set(a->table, i, NULL);
         e->cfg.ops->queue_wait(e->queue, NULL);
-        mdl_lora_destroy(s->resident);
-        let_version_go(s, NULL);
+        if (!s->version)
+            continue;
+        adp_resident_drop(s->version);
+        adp_release(let_version_go(s, NULL));
     }
+    if (e->cfg.adapters)
+        adp_spare_free(e->cfg.adapters);
     if (a->n) {
         lock_take(&a->lock); // the last job may still be in its wake
         lock_drop(&a->lock);
@@ -69,30 +73,19 @@ void eng__adapters_fini(struct eng *e) {
 
 // ---- the job, in the I/O pool
 
-static enum err make_resident(struct eng__slot *s, struct err_info *info) {
-    const struct eng_config *c = &s->e->cfg;
-    const struct mdl_adapter *host;
-    struct kn_queue *q;
-    enum err err = adp_host_take(s->version, &host, info);
-    if (err)
-        return err;
-    err = c->ops->queue_create(c->device, &q);
-    if (err) {
-        err_set(info, err, NULL, "no memory for an adapter's upload");
-    } else {
-        err = mdl_lora_create(c->weights, q, host, &s->resident, info);
-        c->ops->queue_destroy(q);
-    }
-    adp_host_drop(s->version);
-    return err;
-}
-
 static void work(struct io_job *job) {
     struct eng__slot *s = (struct eng__slot *)(void *)job;
     struct eng *e = s->e;
-    mdl_lora_destroy(s->old); // first: the memory of two adapters is not there
-    s->old = NULL;
-    enum err err = s->version ? make_resident(s, &s->error) : ERR_OK;
+    const struct adp_device at = {e->cfg.weights, e->cfg.device};
+    if (s->old) { // first: the memory of two adapters is not there
+        adp_resident_drop(s->old);
+        adp_release(s->old);
+        s->old = NULL;
+    }
+    adp_sweep(e->cfg.adapters);
+    enum err err = ERR_OK;
+    if (s->version)
+        err = adp_resident_take(s->version, &at, job->pace, &s->resident, &s->error);
     s->error.code = err;
     lock_take(&e->adapters.lock);
     s->done = true;
@@ -123,9 +116,7 @@ static enum err clear(struct eng *e, struct eng__slot *s) {
         err = e->cfg.ops->queue_wait(e->queue, NULL);
     if (err)
         return err;
-    s->old = s->resident;
-    s->resident = NULL;
-    let_version_go(s, NULL);
+    s->old = let_version_go(s, NULL);
     return ERR_OK;
 }
 
@@ -166,9 +157,12 @@ static void collect(struct eng *e, struct eng__slot *s) {
                   (unsigned long long)s->number,
                   s->error.message[0] ? s->error.message : err_text(err));
         uint64_t number = s->number;
-        mdl_lora_destroy(s->resident);
-        s->resident = NULL;
-        let_version_go(s, s->error.message[0] ? s->error.message : err_text(err));
+        bool made = s->resident != NULL;
+        struct adp_version *v =
+            let_version_go(s, s->error.message[0] ? s->error.message : err_text(err));
+        if (made)
+            adp_resident_drop(v);
+        adp_release(v);
         fail_waiting(e, number, err);
         return;
     }

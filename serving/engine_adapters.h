@@ -17,13 +17,14 @@ struct eng__slot {
     enum { ENG__SLOT_EMPTY, ENG__SLOT_FILLING, ENG__SLOT_READY } state;
     struct adp_version *version; // held; NULL: none, or only `old` is to be freed
     uint64_t number;             // of the version
-    struct mdl_lora *resident, *old;
-    struct err_info error; // of the job
-    bool done;             // the job has ended; under the lock
-    bool fresh;            // nobody was admitted since it was filled
-    uint64_t closing_for;  // number of the version that waits for this slot; 0: none
-    int32_t users;         // running sequences, as counted when admission began
-    uint64_t used;         // tick of the last admission
+    struct mdl_lora *resident;   // of the version, shared with other engines; NULL while FILLING
+    struct adp_version *old;     // the job drops what the slot had of it; held; NULL: nothing
+    struct err_info error;       // of the job
+    bool done;                   // the job has ended; under the lock
+    bool fresh;                  // nobody was admitted since it was filled
+    uint64_t closing_for;        // number of the version that waits for this slot; 0: none
+    int32_t users;               // running sequences, as counted when admission began
+    uint64_t used;               // tick of the last admission
 };
 
 struct eng__adapters {

@@ -10,7 +10,13 @@ enum {
     FIRST_CHUNK = 512,  // while nothing is known about the cost
     LEAST_CHUNK = 256,  // of a step without decodes
     MEASURE_EVERY = 64, // steps with prefill between two without, while there are decodes
+    FIRST_INTERNAL = 8, // of the server's own, while nothing is known about the cost
+    INTERNAL_PART = 8,  // of the prompt tokens of a step one in so many is theirs, beside clients'
 };
+static const double internal_stretch =
+    1.1; // of a step with decodes, for prompts of the server itself
+static const double internal_step_ns =
+    4e6; // a step of nothing else: who arrives does not wait longer
 static const double solo_step_ns = 400e6; // a step without decodes ends about here: others may come
 static const double long_step_ns = 200e6; // a step beyond this shows signs of life in between
 static const int64_t sign_of_life_ns = 100000000;
@@ -153,18 +159,28 @@ static enum err reserve(struct eng *e, struct eng__seq *s, int32_t upto, int64_t
     }
 }
 
+static void plan_decode(struct eng *e, struct eng__seq *s, int64_t now) {
+    if (s->state != ENG__DECODE || s->req->paused || !has_room(e, s->req, 1))
+        return;
+    if (reserve(e, s, s->kv.n_tokens + 1, now)) {
+        eng__seq_preempt(e, s); // all others are senior or in this step already
+        e->again = true;
+        return;
+    }
+    s->req->taken++;
+    eng__batch_add(&e->batch, s, 1, e->forwards);
+}
+
+// Beside clients' decodes one of the server itself, each in its turn.
 static void plan_decodes(struct eng *e, int32_t n, int64_t now) {
-    for (int32_t i = 0; i < n; i++) {
-        struct eng__seq *s = e->order[i];
-        if (s->state != ENG__DECODE || s->req->paused || !has_room(e, s->req, 1))
-            continue;
-        if (reserve(e, s, s->kv.n_tokens + 1, now)) {
-            eng__seq_preempt(e, s); // all others are senior or in this step already
-            e->again = true;
-            continue;
-        }
-        s->req->taken++;
-        eng__batch_add(&e->batch, s, 1, e->forwards);
+    for (int32_t i = 0; i < n; i++)
+        if (!e->order[i]->req->r.internal)
+            plan_decode(e, e->order[i], now);
+    int32_t clients = e->batch.b.n_seqs;
+    for (int32_t i = 0; i < n && (!clients || e->batch.b.n_seqs == clients); i++) {
+        struct eng__seq *s = e->order[(e->turns + (uint64_t)i) % (uint64_t)n];
+        if (s->req->r.internal)
+            plan_decode(e, s, now);
     }
 }
 
@@ -178,34 +194,76 @@ static int32_t first_prefill_position(const struct eng *e) {
     return first;
 }
 
-// Prefill tokens of this step, given its decodes.
-static int32_t prefill_budget(struct eng *e, int64_t now) {
-    const struct eng__shape *decodes = &e->batch.shape;
-    int32_t most = e->batch.limits.max_tokens - decodes->rows, first = first_prefill_position(e);
-    if (first < 0)
-        return 0;
-    if (most > e->cfg.max_num_batched_tokens)
-        most = e->cfg.max_num_batched_tokens;
-    if (!decodes->rows) {
-        struct eng__shape one = {.rows = 1};
-        bool known = eng__cost_predict(&e->cost, &one) >= 0;
-        int32_t n =
-            known ? eng__cost_prefill(&e->cost, decodes, first, solo_step_ns, most) : FIRST_CHUNK;
-        n = n > LEAST_CHUNK ? n : LEAST_CHUNK;
-        return n < most ? n : most;
+static int32_t within(int32_t n, int32_t least, int32_t most) {
+    n = n > least ? n : least;
+    return n < most ? n : most;
+}
+
+// Of a step without decodes.
+static struct eng__budget solo_budget(const struct eng *e, int32_t first, int32_t most) {
+    const struct eng__shape none = {0}, one = {.rows = 1};
+    bool known = eng__cost_predict(&e->cost, &one) >= 0;
+    struct eng__budget b = {0};
+    if (!eng__sched_has_prompt(&e->sched, false)) {
+        int32_t n = known ? eng__cost_prefill(&e->cost, &none, first, internal_step_ns, most)
+                          : FIRST_INTERNAL;
+        b.internal = within(n, 1, most);
+        return b;
     }
-    // The yardstick is a step of these decodes alone; where it is not known, this step measures it.
-    if (!eng__cost_knows(&e->cost, decodes->rows) || e->mixed_steps >= MEASURE_EVERY)
-        return 0;
+    int32_t n = known ? eng__cost_prefill(&e->cost, &none, first, solo_step_ns, most) : FIRST_CHUNK;
+    n = within(n, LEAST_CHUNK, most);
+    if (eng__sched_has_prompt(&e->sched, true) && n > 1)
+        b.internal = within(n / INTERNAL_PART, 1, n);
+    b.clients = n - b.internal;
+    return b;
+}
+
+// Beside decodes, which need alone_ns without any prompt: clients' prompts.
+static int32_t client_budget(struct eng *e, double alone, int32_t first, int32_t most,
+                             int64_t now) {
     int32_t waiting = eng__sched_short_prompts(&e->sched, SHORT_PROMPT);
     waiting = waiting < 1 ? 1 : waiting > MAX_SHORT ? MAX_SHORT : waiting;
     double stretch = 1 + (e->cfg.prefill_stretch - 1) * waiting;
-    double alone = eng__cost_predict(&e->cost, decodes);
     double limit = eng__prefill_limit(e, alone, stretch * alone, now);
-    int32_t n = eng__cost_prefill(&e->cost, decodes, first, limit, most);
+    int32_t n = eng__cost_prefill(&e->cost, &e->batch.shape, first, limit, most);
     if (e->slack.deferred && n < ENG__MIN_CHUNK)
         return 0; // this step is due; the next one has time
     return n > ENG__MIN_CHUNK ? n : ENG__MIN_CHUNK;
+}
+
+// The same for prompts of the server itself. One token is progress.
+static int32_t internal_budget(struct eng *e, double alone, int32_t first, int32_t most,
+                               int64_t now) {
+    double limit = eng__prefill_limit(e, alone, internal_stretch * alone, now);
+    int32_t n = eng__cost_prefill(&e->cost, &e->batch.shape, first, limit, most);
+    return within(n, e->slack.deferred ? 0 : 1, most);
+}
+
+// Prefill tokens of this step, given its decodes.
+static struct eng__budget prefill_budget(struct eng *e, int64_t now) {
+    const struct eng__shape *decodes = &e->batch.shape;
+    int32_t most = e->batch.limits.max_tokens - decodes->rows, first = first_prefill_position(e);
+    struct eng__budget b = {0};
+    if (first < 0)
+        return b;
+    if (most > e->cfg.max_num_batched_tokens)
+        most = e->cfg.max_num_batched_tokens;
+    if (!decodes->rows)
+        return solo_budget(e, first, most);
+    // The yardstick is a step of these decodes alone; where it is not known, this step measures it.
+    if (!eng__cost_knows(&e->cost, decodes->rows) || e->mixed_steps >= MEASURE_EVERY)
+        return b;
+    double alone = eng__cost_predict(&e->cost, decodes);
+    bool clients = eng__sched_has_prompt(&e->sched, false);
+    if (eng__sched_has_prompt(&e->sched, true))
+        b.internal = internal_budget(e, alone, first, most, now);
+    if (!clients)
+        return b;
+    // Both together stretch the step no more than clients' prompts alone may.
+    int32_t n = client_budget(e, alone, first, most, now);
+    b.internal = n < 2 ? 0 : within(b.internal, 0, within(n / INTERNAL_PART, 1, n));
+    b.clients = n - b.internal;
+    return b;
 }
 
 // As much of what s was granted as rows, ring and blocks allow.
@@ -239,10 +297,11 @@ static void plan(struct eng *e, int64_t now) {
     for (int32_t i = 0; i < n; i++)
         e->order[i] = e->sched.running[i];
     plan_decodes(e, n, now);
-    int32_t budget = prefill_budget(e, now);
-    if (budget > 0)
+    const struct eng__budget budget = prefill_budget(e, now);
+    bool any = budget.clients + budget.internal > 0;
+    if (any)
         eng__sched_plan_prefill(&e->sched, budget);
-    for (int32_t i = 0; budget > 0 && i < n; i++)
+    for (int32_t i = 0; any && i < n; i++)
         if (e->order[i]->state == ENG__PREFILL && e->order[i]->planned > 0)
             plan_prompt(e, e->order[i], now);
     bool mixed = e->batch.n_prefill && e->batch.n_prefill < e->batch.b.n_seqs;

@@ -174,8 +174,9 @@ void eng__sched_charge(struct eng__sched *s, struct eng__flow *f, int32_t tokens
         *d = -MOST_DEBT;
 }
 
-static bool can_prefill(const struct eng__seq *q) {
-    return q->state == ENG__PREFILL && !q->req->paused && eng__seq_remaining(q) > 0;
+static bool can_prefill(const struct eng__seq *q, bool internal) {
+    return q->state == ENG__PREFILL && !q->req->paused && q->req->r.internal == internal &&
+           eng__seq_remaining(q) > 0;
 }
 
 static int32_t give(struct eng__seq *q, int32_t tokens) {
@@ -188,18 +189,18 @@ static int32_t give(struct eng__seq *q, int32_t tokens) {
 
 // Within a flow: half to the prompt that was admitted first, so that it never stands still; the rest
 // to the shortest remaining, so that short prompts do not wait behind a giant.
-static void share_flow(struct eng__sched *s, struct eng__flow *f, int32_t priority) {
+static void share_flow(struct eng__sched *s, struct eng__flow *f, int32_t priority, bool internal) {
     int32_t left = f->granted;
     for (int32_t i = 0; i < s->n_running && left == f->granted; i++) {
         struct eng__seq *q = s->running[i];
-        if (q->req->flow == f && q->req->r.priority == priority && can_prefill(q))
+        if (q->req->flow == f && q->req->r.priority == priority && can_prefill(q, internal))
             left -= give(q, (left + 1) / 2);
     }
     while (left > 0) {
         struct eng__seq *shortest = NULL;
         for (int32_t i = 0; i < s->n_running; i++) {
             struct eng__seq *q = s->running[i];
-            if (q->req->flow == f && q->req->r.priority == priority && can_prefill(q) &&
+            if (q->req->flow == f && q->req->r.priority == priority && can_prefill(q, internal) &&
                 q->planned < eng__seq_remaining(q) &&
                 (!shortest || eng__seq_remaining(q) < eng__seq_remaining(shortest)))
                 shortest = q;
@@ -211,9 +212,9 @@ static void share_flow(struct eng__sched *s, struct eng__flow *f, int32_t priori
 }
 
 // The first priority after `after` that has a prompt to compute, or false.
-static bool next_priority(const struct eng__sched *s, int64_t after, int32_t *out) {
+static bool next_priority(const struct eng__sched *s, bool internal, int64_t after, int32_t *out) {
     for (int32_t i = 0; i < s->n_running; i++) { // most senior first, so priorities ascend
-        if (s->running[i]->req->r.priority > after && can_prefill(s->running[i])) {
+        if (s->running[i]->req->r.priority > after && can_prefill(s->running[i], internal)) {
             *out = s->running[i]->req->r.priority;
             return true;
         }
@@ -221,16 +222,15 @@ static bool next_priority(const struct eng__sched *s, int64_t after, int32_t *ou
     return false;
 }
 
-void eng__sched_plan_prefill(struct eng__sched *s, int32_t budget) {
-    for (int32_t i = 0; i < s->n_running; i++)
-        s->running[i]->planned = 0;
+static void plan_prompts(struct eng__sched *s, int32_t budget, bool internal) {
     int64_t after = INT64_MIN;
-    for (int32_t priority; budget > 0 && next_priority(s, after, &priority); after = priority) {
+    for (int32_t priority; budget > 0 && next_priority(s, internal, after, &priority);
+         after = priority) {
         for (int32_t i = 0; i < s->n_flows; i++)
             s->flows[i].wants = s->flows[i].granted = 0;
         for (int32_t i = 0; i < s->n_running; i++) {
             struct eng__seq *q = s->running[i];
-            if (q->req->r.priority == priority && can_prefill(q))
+            if (q->req->r.priority == priority && can_prefill(q, internal))
                 q->req->flow->wants += eng__seq_remaining(q);
         }
         struct eng__flow *f;
@@ -249,14 +249,26 @@ void eng__sched_plan_prefill(struct eng__sched *s, int32_t budget) {
         }
         for (int32_t i = 0; i < s->n_flows; i++)
             if (s->flows[i].granted)
-                share_flow(s, &s->flows[i], priority);
+                share_flow(s, &s->flows[i], priority, internal);
     }
+}
+
+void eng__sched_plan_prefill(struct eng__sched *s, struct eng__budget budget) {
+    for (int32_t i = 0; i < s->n_running; i++)
+        s->running[i]->planned = 0;
+    plan_prompts(s, budget.clients, false);
+    plan_prompts(s, budget.internal, true);
+}
+
+bool eng__sched_has_prompt(const struct eng__sched *s, bool internal) {
+    int32_t priority;
+    return next_priority(s, internal, INT64_MIN, &priority);
 }
 
 int32_t eng__sched_short_prompts(const struct eng__sched *s, int32_t tokens) {
     int32_t n = 0;
     for (int32_t i = 0; i < s->n_running; i++)
-        n += can_prefill(s->running[i]) && eng__seq_remaining(s->running[i]) <= tokens;
+        n += can_prefill(s->running[i], false) && eng__seq_remaining(s->running[i]) <= tokens;
     return n;
 }
 
@@ -268,9 +280,11 @@ struct eng__seq *eng__sched_victim(const struct eng__sched *s, const struct eng_
             continue;
         if (q->req->paused)
             return q;
-        // A sequence that waits for admission only displaces a lower priority.
-        bool may = needy->state == ENG__QUEUED ? q->req->r.priority > needy->req->r.priority
-                                               : is_senior(needy, q);
+        // A sequence that waits for admission only displaces a lower priority; one of the server itself
+        // waits for those that run.
+        bool may = needy->state == ENG__QUEUED
+                       ? q->req->r.priority > needy->req->r.priority && !needy->req->r.internal
+                       : is_senior(needy, q);
         if (may && !junior)
             junior = q;
     }

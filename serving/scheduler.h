@@ -48,10 +48,17 @@ struct eng__seq *eng__sched_next(struct eng__sched *s);
 // Its flow pays for what was admitted or generated.
 void eng__sched_charge(struct eng__sched *s, struct eng__flow *f, int32_t tokens);
 
-// Distributes up to `budget` prefill tokens: sets `planned` of every running sequence.
-void eng__sched_plan_prefill(struct eng__sched *s, int32_t budget);
-// Prompts being computed that lack at most `tokens`.
+// Prefill tokens of a step: for requests of clients, and for those of the server itself (README.md, rule
+// 47).
+struct eng__budget {
+    int32_t clients, internal;
+};
+// Distributes up to so many prefill tokens: sets `planned` of every running sequence.
+void eng__sched_plan_prefill(struct eng__sched *s, struct eng__budget budget);
+// Clients' prompts being computed that lack at most `tokens`.
 int32_t eng__sched_short_prompts(const struct eng__sched *s, int32_t tokens);
+// Whether there is a prompt to compute, of a client or of the server itself.
+bool eng__sched_has_prompt(const struct eng__sched *s, bool internal);
 
 // Who gives its blocks back so that `needy` can go on; NULL: nobody may.
 struct eng__seq *eng__sched_victim(const struct eng__sched *s, const struct eng__seq *needy);

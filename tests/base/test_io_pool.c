@@ -31,7 +31,7 @@ static void test_all_run(void **state) {
     struct io_pool *p;
     assert_int_equal(io_pool_create(3, 1000, &p), ERR_OK);
     for (int i = 0; i < N; i++) {
-        works[i] = (struct work){{run, NULL}, p, &ran, NULL, i % 3};
+        works[i] = (struct work){{.run = run}, p, &ran, NULL, i % 3};
         assert_int_equal(io_pool_submit(p, &works[i].job), ERR_OK);
     }
     io_pool_destroy(p); // waits for all, and for what they submit
@@ -44,21 +44,36 @@ static void test_all_run(void **state) {
 struct asked {
     struct io_job job;
     int priority;
+    bool paced;
 };
 
 static void ask_priority(struct io_job *job) {
-    ((struct asked *)(void *)job)->priority = getpriority(PRIO_PROCESS, 0); // of this thread
+    struct asked *a = (struct asked *)(void *)job;
+    a->priority = getpriority(PRIO_PROCESS, 0); // of this thread
+    a->paced = job->pace != NULL;
+    for (int i = 0; i < 3; i++)
+        pace_point(job->pace);
+}
+
+static void count(void *arg) {
+    ++*(int *)arg;
 }
 
 static void test_gentle(void **state) {
     (void)state;
     struct asked a[2] = {{.job.run = ask_priority}, {.job.run = ask_priority}};
+    int rests = 0;
+    const struct io_gentle how = {.burst_ns = 0, .rest = count, .arg = &rests};
     for (int i = 0; i < 2; i++) {
         struct io_pool *p;
-        assert_int_equal((i ? io_pool_create_gentle : io_pool_create)(1, 2, &p), ERR_OK);
+        enum err e = i ? io_pool_create_gentle(1, 2, &how, &p) : io_pool_create(1, 2, &p);
+        assert_int_equal(e, ERR_OK);
         assert_int_equal(io_pool_submit(p, &a[i].job), ERR_OK);
         io_pool_destroy(p);
     }
+    assert_false(a[0].paced);
+    assert_true(a[1].paced);
+    assert_int_equal(rests, 3); // each burst is over at once
     int own = getpriority(PRIO_PROCESS, 0);
     assert_int_equal(a[0].priority, own);
     assert_true(a[1].priority > own || own >= 19); // 19 is the lowest that there is
@@ -72,7 +87,7 @@ static void test_full(void **state) {
     struct work works[5];
     assert_int_equal(io_pool_create(1, 2, &p), ERR_OK);
     for (int i = 0; i < 5; i++)
-        works[i] = (struct work){{run, NULL}, p, &ran, &go, 0};
+        works[i] = (struct work){{.run = run}, p, &ran, &go, 0};
     int taken = 0;
     while (taken < 3) // one runs (perhaps not yet), two wait
         if (io_pool_submit(p, &works[taken].job) == ERR_OK)

@@ -41,7 +41,7 @@ static enum err read_tensors(const uint8_t *data, size_t size, struct mdl_adapte
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
     enum err e = mdl_file_open(-1, path, path, &f, &info);
     fuzz_require(e == ERR_OK);
-    e = mdl__adapter_read_tensors(&f, &shape, a, &info);
+    e = mdl__adapter_read_tensors(&f, &shape, a, NULL, &info);
     mdl_file_close(&f);
     close(fd);
     return e;

@@ -176,20 +176,20 @@ static void a_budget_goes_half_to_the_oldest_and_half_to_the_shortest(void **sta
     struct eng__seq *small = arrive(w, 1, 0, 20, 0);
     while (admit_next(w))
         ;
-    eng__sched_plan_prefill(&w->s, 100);
+    eng__sched_plan_prefill(&w->s, (struct eng__budget){100, 0});
     assert_int_equal(giant->planned, 50);
     assert_int_equal(small->planned, 20);
     assert_int_equal(mid->planned, 30);
-    eng__sched_plan_prefill(&w->s, 10000); // more than all need
+    eng__sched_plan_prefill(&w->s, (struct eng__budget){10000, 0}); // more than all need
     assert_int_equal(giant->planned, 4000);
     assert_int_equal(mid->planned, 300);
     assert_int_equal(small->planned, 20);
     small->req->paused = true;
     mid->state = ENG__DECODE;
-    eng__sched_plan_prefill(&w->s, 100);
+    eng__sched_plan_prefill(&w->s, (struct eng__budget){100, 0});
     assert_int_equal(giant->planned, 100);
     assert_int_equal(planned(w), 100);
-    eng__sched_plan_prefill(&w->s, 1);
+    eng__sched_plan_prefill(&w->s, (struct eng__budget){1, 0});
     assert_int_equal(planned(w), 1);
     world_free(w);
 }
@@ -204,7 +204,7 @@ static void prefill_is_shared_between_tenants(void **state) {
         ;
     int32_t got = 0;
     for (int i = 0; i < 16; i++) {
-        eng__sched_plan_prefill(&w->s, 100);
+        eng__sched_plan_prefill(&w->s, (struct eng__budget){100, 0});
         assert_int_equal(planned(w), 100);
         got += other->planned;
         assert_int_equal(urgent->planned, 40); // its priority is served first, each time here
