@@ -72,7 +72,8 @@ enum err ft_file_open_below(int dir, const char *path, int *fd, struct err_info 
     return ERR_OK;
 }
 
-static enum err hash_open(int fd, struct sha256_ctx *sha, char *chunk, uint64_t *bytes) {
+static enum err hash_open(int fd, struct sha256_ctx *sha, char *chunk, struct pace *pace,
+                          uint64_t *bytes) {
     for (;;) {
         ssize_t n = read(fd, chunk, CHUNK);
         if (n < 0 && errno == EINTR)
@@ -83,11 +84,12 @@ static enum err hash_open(int fd, struct sha256_ctx *sha, char *chunk, uint64_t 
         if (e)
             return e;
         *bytes += (uint64_t)n;
+        pace_point(pace);
     }
 }
 
-enum err ft_file_hash(int dir, const char *path, char hex[FT_SHA256_HEX], uint64_t *bytes,
-                      struct err_info *info) {
+enum err ft_file_hash_paced(int dir, const char *path, struct pace *pace, char hex[FT_SHA256_HEX],
+                            uint64_t *bytes, struct err_info *info) {
     int fd;
     *bytes = 0;
     enum err e = ft_file_open_below(dir, path, &fd, info);
@@ -96,7 +98,7 @@ enum err ft_file_hash(int dir, const char *path, char hex[FT_SHA256_HEX], uint64
     uint8_t digest[SHA256_BYTES];
     char *chunk = mem_alloc(CHUNK);
     struct sha256_ctx *sha = sha256_begin();
-    e = chunk && sha ? hash_open(fd, sha, chunk, bytes) : ERR_NOMEM;
+    e = chunk && sha ? hash_open(fd, sha, chunk, pace, bytes) : ERR_NOMEM;
     enum err ended = sha ? sha256_end(sha, digest) : ERR_NOMEM;
     e = e ? e : ended;
     close(fd);
@@ -105,6 +107,11 @@ enum err ft_file_hash(int dir, const char *path, char hex[FT_SHA256_HEX], uint64
         return err_set(info, e, NULL, "%s: %s", path, err_text(e));
     hex_encode(digest, sizeof digest, hex);
     return ERR_OK;
+}
+
+enum err ft_file_hash(int dir, const char *path, char hex[FT_SHA256_HEX], uint64_t *bytes,
+                      struct err_info *info) {
+    return ft_file_hash_paced(dir, path, NULL, hex, bytes, info);
 }
 
 static enum err copy_open(int fd, struct durable *d, const char *name, struct err_info *info) {

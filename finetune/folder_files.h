@@ -5,6 +5,7 @@
 #include "base/buf.h"
 #include "base/err.h"
 #include "base/hash.h"
+#include "base/pace.h"
 #include <jansson.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -22,6 +23,8 @@ bool ft_path_ok(const char *path);
 enum err ft_file_open_below(int dir, const char *path, int *fd, struct err_info *info);
 enum err ft_file_hash(int dir, const char *path, char hex[FT_SHA256_HEX], uint64_t *bytes,
                       struct err_info *info);
+enum err ft_file_hash_paced(int dir, const char *path, struct pace *pace, char hex[FT_SHA256_HEX],
+                            uint64_t *bytes, struct err_info *info);
 // A copy, durable once the function returns. name: plain.
 enum err ft_file_copy(int from, const char *path, int to, const char *name, struct err_info *info);
 enum err ft_file_text(int dir, const char *path, struct buf *out, struct err_info *info); // appends

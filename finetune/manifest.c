@@ -22,14 +22,14 @@ static const char *const kind_names[FT_MANIFEST_KIND_COUNT] = {
 // ---- write
 
 static enum err put_files(int dir, struct json_w *w, const char *const *files, size_t n,
-                          struct err_info *info) {
+                          struct pace *pace, struct err_info *info) {
     enum err e = ERR_OK;
     jw_key(w, "files");
     jw_obj(w);
     for (size_t i = 0; i < n && !e; i++) {
         char hex[FT_SHA256_HEX] = "";
         uint64_t bytes = 0;
-        e = ft_file_hash(dir, files[i], hex, &bytes, info);
+        e = ft_file_hash_paced(dir, files[i], pace, hex, &bytes, info);
         jw_key(w, files[i]);
         jw_obj(w);
         jw_kstr(w, "sha256", hex);
@@ -103,7 +103,7 @@ enum err ft_manifest_write(int dir, enum ft_manifest_kind kind, const struct ft_
     } else {
         put_json(&w, "metrics", m->metrics);
     }
-    enum err e = put_files(dir, &w, files, n, info);
+    enum err e = put_files(dir, &w, files, n, m->pace, info);
     jw_obj_end(&w);
     buf_putc(&b, '\n');
     if (!e && buf_err(&b))
@@ -292,13 +292,14 @@ enum err ft_manifest_read(int dir, json_t **out, struct err_info *info) {
     return e;
 }
 
-enum err ft_manifest_check(int dir, const json_t *m, const char *file, struct err_info *info) {
+enum err ft_manifest_check_paced(int dir, const json_t *m, const char *file, struct pace *pace,
+                                 struct err_info *info) {
     const json_t *entry = json_object_get(json_object_get(m, "files"), file);
     char hex[FT_SHA256_HEX];
     uint64_t bytes;
     if (!entry)
         return err_set(info, ERR_NOT_FOUND, NULL, "%s is not in the manifest", file);
-    enum err e = ft_file_hash(dir, file, hex, &bytes, info);
+    enum err e = ft_file_hash_paced(dir, file, pace, hex, &bytes, info);
     if (e)
         return e;
     uint64_t expected = (uint64_t)json_integer_value(json_object_get(entry, "bytes"));
@@ -309,4 +310,8 @@ enum err ft_manifest_check(int dir, const json_t *m, const char *file, struct er
     if (strcmp(hex, json_string_value(json_object_get(entry, "sha256"))) != 0)
         return err_set(info, ERR_FORMAT, NULL, "%s is not what the manifest says (SHA-256)", file);
     return ERR_OK;
+}
+
+enum err ft_manifest_check(int dir, const json_t *m, const char *file, struct err_info *info) {
+    return ft_manifest_check_paced(dir, m, file, NULL, info);
 }

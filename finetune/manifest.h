@@ -38,6 +38,7 @@ struct ft_manifest {
     uint64_t seed;
     bool no_seed;       // null in the file
     int64_t created_at; // Unix seconds
+    struct pace *pace;  // of the thread that writes it; NULL: none
 };
 
 // Writes manifest.json of `files` (paths below `dir`, each there and synced), then COMPLETE, each synced
@@ -67,3 +68,5 @@ enum err ft_manifest_parse(const char *text, size_t len, json_t **out, struct er
 enum ft_manifest_kind ft_manifest_kind_of(const json_t *m);
 // Compares a file with what the manifest says of it. ERR_NOT_FOUND: it is not listed, or not there.
 enum err ft_manifest_check(int dir, const json_t *m, const char *file, struct err_info *info);
+enum err ft_manifest_check_paced(int dir, const json_t *m, const char *file, struct pace *pace,
+                                 struct err_info *info);

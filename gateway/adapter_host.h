@@ -30,7 +30,8 @@ struct adapter_host {
     int dir; // <data-dir>/adapters; -1: nothing is kept
     char path[512];
     // Writes what the copy of a folder comes from, and its mark, into the copy; blocks. NULL: nothing.
-    enum err (*seal)(void *arg, int dir, const char *source, struct err_info *info);
+    enum err (*seal)(void *arg, int dir, const char *source, struct pace *pace,
+                     struct err_info *info);
     void *seal_arg;
     struct reserve *reserve; // given up where the disk is full, or NULL; its owner's
     struct buf saved;        // what state.json holds; empty: it is not there

@@ -9,8 +9,8 @@ static const char *const files[] = {"adapter_config.json", "adapter_model.safete
 enum { FILES = sizeof files / sizeof *files };
 
 // The source's own manifest, if it is about these files. NULL: there is none that can be believed.
-static enum err read_source(const struct adapter_manifest *a, const char *source, json_t **out,
-                            struct err_info *info) {
+static enum err read_source(const struct adapter_manifest *a, const char *source, struct pace *pace,
+                            json_t **out, struct err_info *info) {
     struct err_info why = {0};
     *out = NULL;
     int dir = open(source, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -18,7 +18,7 @@ static enum err read_source(const struct adapter_manifest *a, const char *source
         return ERR_OK;
     enum err e = ft_manifest_read(dir, out, &why);
     for (int i = 0; i < FILES && !e; i++)
-        e = ft_manifest_check(dir, *out, files[i], &why);
+        e = ft_manifest_check_paced(dir, *out, files[i], pace, &why);
     close(dir);
     if (!e)
         return ERR_OK;
@@ -34,7 +34,8 @@ static enum err read_source(const struct adapter_manifest *a, const char *source
     return ERR_OK;
 }
 
-enum err adapter_manifest_write(void *arg, int dir, const char *source, struct err_info *info) {
+enum err adapter_manifest_write(void *arg, int dir, const char *source, struct pace *pace,
+                                struct err_info *info) {
     const struct adapter_manifest *a = arg;
     struct ft_manifest m = {.base_model = a->app->n_names ? a->app->names[0] : NULL,
                             .base_digest =
@@ -42,11 +43,12 @@ enum err adapter_manifest_write(void *arg, int dir, const char *source, struct e
                             .no_seed = true};
     struct ft_manifest_json own = {0};
     json_t *from;
-    enum err e = read_source(a, source, &from, info);
+    enum err e = read_source(a, source, pace, &from, info);
     if (!e && from)
         e = ft_manifest_take(from, &m, &own, info);
     else
         m.code_version = GRAFT_VERSION; // of who wrote it; a trained one's is that which trained
+    m.pace = pace;
     m.created_at = clock_wall_ns(&clock_system) / 1000000000;
     if (!e)
         e = ft_manifest_write(dir, FT_MANIFEST_ADAPTER, &m, NULL, files, FILES, info);

@@ -11,4 +11,5 @@ struct adapter_manifest {
     const struct log *log;
 };
 // Of struct adapter_host (seal); arg: the above. `dir`: the copy, its files written and synced.
-enum err adapter_manifest_write(void *arg, int dir, const char *source, struct err_info *info);
+enum err adapter_manifest_write(void *arg, int dir, const char *source, struct pace *pace,
+                                struct err_info *info);

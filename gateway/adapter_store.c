@@ -196,7 +196,7 @@ enum err adapter_store_copy(struct adapter_host *h, struct adp_version *v, const
     if (!e)
         e = durable_sync_dir(fd, info);
     if (!e && h->seal)
-        e = h->seal(h->seal_arg, fd, source, info);
+        e = h->seal(h->seal_arg, fd, source, pace, info);
     close(fd);
     if (!e && (e = adp_set_path(v, path)))
         err_set(info, e, NULL, "out of memory for an adapter");
