@@ -6,7 +6,7 @@
 // <data-dir>/adapters/v<number>/    a version's files, copied when it was loaded, with a manifest
 //
 // Changes are made one after another on one thread of their own (`admin`), so they need no lock; what
-// takes long of them is done by a thread of low priority (`gentle`) while that one waits. The first are
+// takes long of them is done by a thread of low priority (`gentle`) in short bursts while that one waits. The first are
 // made on the main thread, before the server is ready.
 #pragma once
 #include "base/buf.h"
