@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/pace.h"
-#include "tests/cmocka_all.h"
+#include "tests/support/cmocka_all.h"
 
 struct resting {
     struct clock_manual clock;

@@ -3,7 +3,7 @@
 // a manual clock, so the numbers are exact.
 #include "base/mem.h"
 #include "serving/engine_internal.h"
-#include "tests/cmocka_all.h"
+#include "tests/support/cmocka_all.h"
 #include "tests/serving/engine_support.h"
 #include <string.h>
 
