@@ -270,6 +270,10 @@ struct kn_ops {
     void (*lora_narrow)(enum kn_dtype t, const void *src, size_t bytes, void *dst);
     void (*lora_widen)(enum kn_dtype t, const void *src, size_t bytes, void *dst);
     enum err (*lora)(struct kn_queue *q, const struct kn_lora *p);
+    // gemm, then lora, with the bits of the two: a backend may let them overlap. lora->y is gemm->y or a
+    // part of it, lora->x is nothing that the product writes. NULL: the caller records both.
+    enum err (*gemm_lora)(struct kn_queue *q, const struct kn_gemm *gemm,
+                          const struct kn_lora *lora);
     enum err (*lora_shrink_back)(struct kn_queue *q, const struct kn_lora_shrink_back *p);
     enum err (*lora_dx)(struct kn_queue *q, const struct kn_lora_dx *p);
     enum err (*lora_grad)(struct kn_queue *q, const struct kn_lora_grad *p);

@@ -38,6 +38,10 @@ struct mdl_linear_call {
 // with it. NULL linear: none. Where a hook is not wanted, the walk may fuse.
 struct mdl_hooks {
     enum err (*linear)(void *arg, struct kn_queue *q, const struct mdl_linear_call *call);
+    // Records the product, too, where it is whole and of one weight: the backend may let the two overlap. NULL:
+    // the walk records it and calls `linear`.
+    enum err (*product)(void *arg, struct kn_queue *q, const struct kn_gemm *gemm,
+                        const struct mdl_linear_call *call);
     // Whether `linear` is called for this product; the same until the batch has ended. NULL: always.
     bool (*wants)(void *arg, int32_t layer, enum mdl_linear which);
     // Floating-point operations of a row, about: in slices, `linear` is called for as many rows as fit. NULL:

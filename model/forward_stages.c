@@ -63,25 +63,16 @@ static int32_t cut(const struct mdl_forward *f, const struct mdl__account *a, in
     return units < n ? units : n;
 }
 
-// Records columns of the block of rows in hand from at.done on, as many as the budget allows, in the
-// one part where at.done falls.
-static enum err product_piece(struct mdl_forward *f, struct mdl__account *a,
-                              const struct product *p) {
-    int part = 0;
-    int32_t offset = 0;
-    while (f->at.done >= offset + p->m->part_n[part])
-        offset += p->m->part_n[part++];
+// Columns [begin, end) of one part of the block of rows in hand.
+static struct kn_gemm gemm_of(const struct mdl_forward *f, const struct product *p, int part,
+                              int32_t begin, int32_t end) {
     const struct kn_weight *w = p->m->part[part];
-    int32_t fused = p->gate_up ? 2 : 1; // weight rows per column
-    int32_t n = p->m->part_n[part] / fused;
-    int32_t begin = f->at.done - offset;
-    double bytes = (double)f->ops->weight_bytes(w) / n;
-    double flops = 2.0 * p->m->k * f->at.block * fused;
-    double column = bytes * NS_PER_BYTE + flops * NS_PER_FLOP;
-    int32_t count = cut(f, a, n - begin, column * (n - begin), CUT_COLUMNS);
+    int32_t offset = 0;
+    for (int i = 0; i < part; i++)
+        offset += p->m->part_n[i];
     bool q8 = f->ops->weight_form(w) == KN_FORM_Q8;
     size_t row = (size_t)f->at.row, plain = f->plain_bytes;
-    struct kn_gemm g = {
+    return (struct kn_gemm){
         .w = w,
         .x = q8 ? p->xq + row * f->ops->form_row_bytes(KN_FORM_Q8, p->m->k)
                 : p->x + row * (size_t)p->ldx * plain,
@@ -91,9 +82,27 @@ static enum err product_piece(struct mdl_forward *f, struct mdl__account *a,
         .bias = p->bias ? p->bias + (size_t)offset * sizeof(float) : 0,
         .rows = f->at.block,
         .n_begin = begin,
-        .n_end = begin + count,
+        .n_end = end,
         .epilogue = p->epilogue,
     };
+}
+
+// Records columns of the block of rows in hand from at.done on, as many as the budget allows, in the
+// one part where at.done falls.
+static enum err product_piece(struct mdl_forward *f, struct mdl__account *a,
+                              const struct product *p) {
+    int part = 0;
+    int32_t offset = 0;
+    while (f->at.done >= offset + p->m->part_n[part])
+        offset += p->m->part_n[part++];
+    int32_t fused = p->gate_up ? 2 : 1; // weight rows per column
+    int32_t n = p->m->part_n[part] / fused;
+    int32_t begin = f->at.done - offset;
+    double bytes = (double)f->ops->weight_bytes(p->m->part[part]) / n;
+    double flops = 2.0 * p->m->k * f->at.block * fused;
+    double column = bytes * NS_PER_BYTE + flops * NS_PER_FLOP;
+    int32_t count = cut(f, a, n - begin, column * (n - begin), CUT_COLUMNS);
+    struct kn_gemm g = gemm_of(f, p, part, begin, begin + count);
     spend(f, a, bytes * count, flops * count);
     f->at.done += count;
     return f->ops->gemm(f->q, &g);
@@ -125,17 +134,13 @@ static bool hooked(const struct mdl_forward *f, enum mdl_linear which) {
     return h && (!h->wants || h->wants(h->arg, f->at.layer, which));
 }
 
-// Calls the hook for rows from at.done on; true in *all once it was called for all.
-static enum err hook(struct mdl_forward *f, struct mdl__account *a, const struct product *p,
-                     enum mdl_linear which, bool *all) {
-    const struct mdl_hooks *h = f->hooks;
-    int32_t left = p->rows - f->at.done, row = f->at.done;
-    // Thin products run at half the speed of others.
-    double flops = h->flops ? 2 * h->flops(h->arg, f->at.layer, which) : 0;
-    int32_t n = cut(f, a, left, flops * NS_PER_FLOP * left, CUT_HOOK_ROWS);
-    struct kn_batch batch = f->batch; // its counts stay: a part may have fewer rows than sequences
-    batch.seq += (kn_addr)row * sizeof(int32_t);
-    struct mdl_linear_call call = {
+// n rows of a product from `row` on, as the hook sees them. batch: room for a copy.
+static struct mdl_linear_call hook_call(const struct mdl_forward *f, const struct product *p,
+                                        enum mdl_linear which, int32_t row, int32_t n,
+                                        struct kn_batch *batch) {
+    *batch = f->batch; // its counts stay: a part may have fewer rows than sequences
+    batch->seq += (kn_addr)row * sizeof(int32_t);
+    return (struct mdl_linear_call){
         .layer = f->at.layer,
         .which = which,
         .x = p->x + (size_t)row * (size_t)p->ldx * f->plain_bytes,
@@ -144,18 +149,50 @@ static enum err hook(struct mdl_forward *f, struct mdl__account *a, const struct
         .ldy = p->ldy,
         .rows = n,
         .row = row,
-        .batch = row ? &batch : &f->batch,
+        .batch = batch,
     };
+}
+
+// Operations of a hook's row; thin products run at half the speed of others.
+static double hook_flops(const struct mdl_forward *f, enum mdl_linear which) {
+    const struct mdl_hooks *h = f->hooks;
+    return h->flops ? 2 * h->flops(h->arg, f->at.layer, which) : 0;
+}
+
+// Calls the hook for rows from at.done on; true in *all once it was called for all.
+static enum err hook(struct mdl_forward *f, struct mdl__account *a, const struct product *p,
+                     enum mdl_linear which, bool *all) {
+    const struct mdl_hooks *h = f->hooks;
+    int32_t left = p->rows - f->at.done, row = f->at.done;
+    double flops = hook_flops(f, which);
+    int32_t n = cut(f, a, left, flops * NS_PER_FLOP * left, CUT_HOOK_ROWS);
+    struct kn_batch batch;
+    struct mdl_linear_call call = hook_call(f, p, which, row, n, &batch);
     spend(f, a, 0, flops * n);
     f->at.done += n;
     *all = f->at.done == p->rows;
     return h->linear(h->arg, f->q, &call);
 }
 
+// A whole product with its hook in one.
+static enum err product_hooked(struct mdl_forward *f, struct mdl__account *a,
+                               const struct product *p, enum mdl_linear which) {
+    struct kn_batch batch;
+    struct mdl_linear_call call = hook_call(f, p, which, 0, p->rows, &batch);
+    f->at.block = p->rows;
+    struct kn_gemm g = gemm_of(f, p, 0, 0, 0);
+    spend(f, a, (double)f->ops->weight_bytes(g.w),
+          (2.0 * p->m->k * p->m->n + hook_flops(f, which)) * p->rows);
+    next(f);
+    return f->hooks->product(f->hooks->arg, f->q, &g, &call);
+}
+
 // A product with its hook; moves on when both are recorded.
 static enum err linear(struct mdl_forward *f, struct mdl__account *a, const struct product *p,
                        enum mdl_linear which) {
     bool all;
+    if (hooked(f, which) && f->hooks->product && !mdl__sliced(a) && p->m->n_parts == 1 && p->rows)
+        return product_hooked(f, a, p, which);
     enum err e = product(f, a, p, &all);
     if (e || !all)
         return e;

@@ -53,8 +53,8 @@ static double flops(void *arg, int32_t layer, enum mdl_linear which) {
     return sum;
 }
 
-static enum err linear(void *arg, struct kn_queue *q, const struct mdl_linear_call *call) {
-    const struct mdl_lora_slots *s = arg;
+static struct kn_lora operation(const struct mdl_lora_slots *s,
+                                const struct mdl_linear_call *call) {
     int first = (int)parts[call->which].first;
     struct kn_lora p = {
         .batch = call->batch,
@@ -75,7 +75,20 @@ static enum err linear(void *arg, struct kn_queue *q, const struct mdl_linear_ca
         p.col[j] = col;
         col += p.n[j];
     }
+    return p;
+}
+
+static enum err linear(void *arg, struct kn_queue *q, const struct mdl_linear_call *call) {
+    const struct mdl_lora_slots *s = arg;
+    struct kn_lora p = operation(s, call);
     return s->w->ops->lora(q, &p);
+}
+
+static enum err product(void *arg, struct kn_queue *q, const struct kn_gemm *gemm,
+                        const struct mdl_linear_call *call) {
+    const struct mdl_lora_slots *s = arg;
+    struct kn_lora p = operation(s, call);
+    return s->w->ops->gemm_lora(q, gemm, &p);
 }
 
 enum err mdl_lora_slots_create(const struct mdl_weights *w, struct kn_queue *q, int32_t n_slots,
@@ -95,7 +108,11 @@ enum err mdl_lora_slots_create(const struct mdl_weights *w, struct kn_queue *q, 
     s->w = w;
     s->q = q;
     s->n_slots = n_slots;
-    s->hooks = (struct mdl_hooks){.linear = linear, .wants = wants, .flops = flops, .arg = s};
+    s->hooks = (struct mdl_hooks){.linear = linear,
+                                  .product = w->ops->gemm_lora ? product : NULL,
+                                  .wants = wants,
+                                  .flops = flops,
+                                  .arg = s};
     size_t n = entry_at(s, w->config.n_layers, 0);
     s->held = mem_calloc((size_t)n_slots, sizeof(struct mdl_lora *));
     s->entries = mem_calloc(n, sizeof *s->entries);

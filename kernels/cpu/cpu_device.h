@@ -13,7 +13,7 @@ struct kn_device {
     const struct cpu_isa *isa;
     struct cpus cpus;
     struct cpu_slabs slabs; // the weights
-    char *scratch;          // threads * CPU_SCRATCH_BYTES
+    char *scratch;          // threads * CPU_SCRATCH_BYTES, then CPU_SHARED_BYTES
     int threads;
     struct cpu_share *shares; // [threads]
     _Atomic uint64_t epoch;   // given to commands; starts above 0, which fresh shares hold

@@ -20,6 +20,7 @@
 enum {
     CPU_MAX_THREADS = 256,
     CPU_SCRATCH_BYTES = 2 << 20, // per thread, 64-byte aligned; what is touched stays L2-sized
+    CPU_SHARED_BYTES = 4 << 20,
 };
 
 struct cpu_command;
@@ -30,6 +31,7 @@ struct cpu_task {
     struct kn_queue *queue;
     struct cpu_command *command;
     void *scratch; // CPU_SCRATCH_BYTES of this thread's own; content is lost between commands
+    void *shared;  // CPU_SHARED_BYTES of the threads of a command, for what a barrier hands over
     _Atomic int32_t *next;    // the command's claim counter, 0 when the command starts
     _Atomic int *failed;      // enum err; the first one stored wins
     struct cpu_share *shares; // [nt], see cpu_take
@@ -40,7 +42,7 @@ typedef void (*cpu_run_fn)(const void *params, struct cpu_task *t);
 
 // Copies `bytes` (at most CPU_PARAM_BYTES) of params and appends the command. NULL as fn makes the
 // queue fail with ERR_UNSUPPORTED when it gets there.
-enum { CPU_PARAM_BYTES = 256 };
+enum { CPU_PARAM_BYTES = 320 };
 enum err cpu_record(struct kn_queue *q, cpu_run_fn fn, const void *params, size_t bytes);
 struct kn_device *cpu_queue_device(const struct kn_queue *q);
 
@@ -116,8 +118,8 @@ struct cpu_isa {
     // isa/train_rows.c, train_step.c, attn_back.c
     cpu_run_fn xent, rmsnorm_back, swiglu_back, rope_back, scatter, grad_add, sumsq, adamw,
         attn_back;
-    // isa/lora.c
-    cpu_run_fn lora;
+    // isa/lora.c, isa/gemm_lora.c
+    cpu_run_fn lora, gemm_lora;
     // isa/rows.c, for weights: quantise one row of k (multiple of 32) values
     void (*quantize_row)(const float *x, int32_t k, struct cpu_q8_block *out);
 };

@@ -50,6 +50,10 @@ static enum err make_pool(struct kn_device *d, const struct kn_device_config *c,
     return pool_create(&cfg, &d->pool, info);
 }
 
+static size_t scratch_bytes(const struct kn_device *d) {
+    return (size_t)d->threads * CPU_SCRATCH_BYTES + CPU_SHARED_BYTES;
+}
+
 enum err cpu_open(const struct kn_device_config *cfg, struct kn_device **out,
                   struct err_info *info) {
     *out = NULL;
@@ -72,7 +76,7 @@ enum err cpu_open(const struct kn_device_config *cfg, struct kn_device **out,
     d->threads = cfg->threads ? cfg->threads : cpus_threads(&d->cpus);
     if (d->threads > CPU_MAX_THREADS)
         d->threads = CPU_MAX_THREADS;
-    d->scratch = mem_map((size_t)d->threads * CPU_SCRATCH_BYTES);
+    d->scratch = mem_map(scratch_bytes(d));
     d->shares = mem_aligned(CACHE_LINE, (size_t)d->threads * sizeof *d->shares);
     if (!d->scratch || !d->shares)
         e = err_set(info, ERR_NOMEM, NULL, "no memory for the scratch of %d threads", d->threads);
@@ -94,7 +98,7 @@ void cpu_close(struct kn_device *d) {
         return;
     pool_destroy(d->pool);
     cpu_slabs_fini(&d->slabs);
-    mem_unmap(d->scratch, (size_t)d->threads * CPU_SCRATCH_BYTES);
+    mem_unmap(d->scratch, scratch_bytes(d));
     mem_free(d->shares);
     mem_free(d);
 }

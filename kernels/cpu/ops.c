@@ -44,19 +44,26 @@ static bool range_ok(int32_t begin, int32_t end, int32_t all) {
            (end % CPU_PAIR == 0 || end == all);
 }
 
-static enum err op_gemm(struct kn_queue *q, const struct kn_gemm *p) {
-    if (p->rows == 0)
-        return ERR_OK;
+const char *cpu_gemm_wrong(const struct kn_gemm *p) {
     if (!p->w || !p->x || !p->y)
-        return refuse(q, "gemm", "the weight or an address is missing");
+        return "the weight or an address is missing";
     bool swiglu = p->epilogue == KN_GEMM_SWIGLU;
     int32_t n = swiglu ? p->w->n / 2 : p->w->n;
     if (swiglu && !p->w->gate_up)
-        return refuse(q, "gemm", "the swiglu epilogue needs a weight made with KN_STACK_GATE_UP");
+        return "the swiglu epilogue needs a weight made with KN_STACK_GATE_UP";
     if (p->rows < 0 || p->ldy < n || (p->w->form == KN_FORM_PLAIN && p->ldx < p->w->k))
-        return refuse(q, "gemm", "rows or a row distance is wrong");
+        return "rows or a row distance is wrong";
     if (!range_ok(p->n_begin, p->n_end, p->w->gate_up ? p->w->n / 2 : n))
-        return refuse(q, "gemm", "the column range is wrong");
+        return "the column range is wrong";
+    return NULL;
+}
+
+enum err cpu_op_gemm(struct kn_queue *q, const struct kn_gemm *p) {
+    if (p->rows == 0)
+        return ERR_OK;
+    const char *wrong = cpu_gemm_wrong(p);
+    if (wrong)
+        return refuse(q, "gemm", wrong);
     void *slot;
     enum err e = cpu_record_op(q, "gemm", isa_of(q)->gemm, p, sizeof *p, &slot);
     if (slot && p->rows <= STREAM_ROWS && p->n_end == 0)
@@ -221,7 +228,7 @@ const struct kn_ops kn_ops_cpu = {
     .embed = op_embed,
     .rmsnorm = op_rmsnorm,
     .quantize = op_quantize,
-    .gemm = op_gemm,
+    .gemm = cpu_op_gemm,
     .gemm_t = op_gemm_t,
     .swiglu = op_swiglu,
     .rope_table = op_rope_table,
@@ -236,6 +243,7 @@ const struct kn_ops kn_ops_cpu = {
     .lora_widen = cpu_lora_widen,
     .lora_unpack = cpu_lora_unpack,
     .lora = cpu_op_lora,
+    .gemm_lora = cpu_op_gemm_lora,
     .lora_shrink_back = cpu_op_lora_shrink_back,
     .lora_dx = cpu_op_lora_dx,
     .lora_grad = cpu_op_lora_grad,

@@ -53,3 +53,7 @@ static inline bool heads_ok(const struct kn_kv_shape *s, int32_t layer, int32_t 
     return cpu_kv_shape_ok(s) && layer >= 0 && layer < s->layers && heads > 0 && heads <= 1 << 12 &&
            heads % s->kv_heads == 0;
 }
+
+// ops.c: the product, and what is wrong with its parameters (NULL: nothing); rows are not 0.
+enum err cpu_op_gemm(struct kn_queue *q, const struct kn_gemm *p);
+const char *cpu_gemm_wrong(const struct kn_gemm *p);

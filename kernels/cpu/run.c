@@ -116,6 +116,7 @@ static struct cpu_task make_task(struct kn_queue *q, int tid, int nt) {
         .device = q->device,
         .queue = q,
         .scratch = q->device->scratch + (size_t)tid * CPU_SCRATCH_BYTES,
+        .shared = q->device->scratch + (size_t)q->device->threads * CPU_SCRATCH_BYTES,
         .failed = &q->failed,
         .shares = q->device->shares,
     };

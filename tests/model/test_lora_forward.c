@@ -221,6 +221,13 @@ static enum err counting_lora(struct kn_queue *q, const struct kn_lora *p) {
     return real_lora(q, p);
 }
 
+static enum err (*real_both)(struct kn_queue *q, const struct kn_gemm *g, const struct kn_lora *p);
+static enum err counting_both(struct kn_queue *q, const struct kn_gemm *g,
+                              const struct kn_lora *p) {
+    recorded++;
+    return real_both(q, g, p);
+}
+
 static void test_recorded(void **state) {
     (void)state;
     struct lx l;
@@ -229,6 +236,8 @@ static void test_recorded(void **state) {
     const struct kn_ops *real = l.x.weights->ops;
     real_lora = ops.lora;
     ops.lora = counting_lora;
+    real_both = ops.gemm_lora;
+    ops.gemm_lora = counting_both;
     l.x.weights->ops = &ops;
     recorded = 0;
     mem_free(alone(&l, BASE, -1, true));
@@ -262,6 +271,8 @@ static void test_pieces(void **state) {
     const struct kn_ops *real = l.x.weights->ops;
     real_lora = ops.lora;
     ops.lora = counting_lora;
+    real_both = ops.gemm_lora;
+    ops.gemm_lora = counting_both;
     l.x.weights->ops = &ops;
     recorded = 0;
     fx_run(&l.x, &l.b, mdl_lora_hooks(l.slots), NULL);

@@ -47,7 +47,7 @@ static void plan_share(struct share *s, const struct kn_gemm *p) {
     s->block_rows = w->form == KN_FORM_Q8 ? ISA(gemm_quant_rows)(w) : ISA(gemm_float_rows)(w);
 }
 
-static void strip_product(const struct gemm_strip *s) {
+void ISA(gemm_product)(const struct gemm_strip *s) {
     enum kn_dtype t = s->seg->dtype;
     if (cpu_dtype_quantised(t)) {
         ISA(gemm_quant)(s);
@@ -78,7 +78,7 @@ static void run_units(const struct share *s, int32_t block, int32_t at, int32_t 
         strip.seg = &p->w->segments[i];
         strip.pair0 = s->pair0[i] + at;
         strip.pairs = take;
-        strip_product(&strip);
+        ISA(gemm_product)(&strip);
         n -= take;
         at = 0;
     }

@@ -31,6 +31,8 @@ V_FN void run_tile(const int mr, const struct gemm_bf16_tile *a) {
     v16f acc[B_ROWS][2];
     const uint8_t *w = a->w, *ahead = a->ahead;
     const uint32_t *x = a->x;
+    struct gemm_fetch nothing = {0}, *fetch = a->fetch ? a->fetch : &nothing;
+    uint32_t fetched = fetch->done;
     V_UNROLL
     for (int i = 0; i < mr; i++) {
         const float *at = a->sums + i * a->ld_sums;
@@ -42,6 +44,7 @@ V_FN void run_tile(const int mr, const struct gemm_bf16_tile *a) {
         __m512bh w0 = pairs_load(w), w1 = pairs_load(w + CPU_VECTOR);
         __builtin_prefetch(ahead, 0, 3);
         __builtin_prefetch(ahead + CPU_VECTOR, 0, 3);
+        fetched = gemm_fetch_step(fetch, fetched);
         V_UNROLL
         for (int i = 0; i < mr; i++) {
             __m512bh b = (__m512bh)_mm512_set1_epi32((int32_t)x[i]);
@@ -49,6 +52,8 @@ V_FN void run_tile(const int mr, const struct gemm_bf16_tile *a) {
             acc[i][1] = _mm512_dpbf16_ps(acc[i][1], b, w1);
         }
     }
+    if (a->fetch)
+        a->fetch->done = fetched;
     V_UNROLL
     for (int i = 0; i < mr; i++) {
         v_store(a->sums + i * a->ld_sums, acc[i][0]);
@@ -157,7 +162,8 @@ static void pack(const struct gemm_strip *s, const struct cut *cut, int32_t c, i
 static void add_columns(const struct gemm_strip *s, const struct cut *cut, int32_t pair, int32_t c,
                         int32_t len, const uint32_t *x, float *sums, int64_t ld_sums) {
     const uint8_t *w = s->seg->data + (size_t)pair * s->seg->pair_bytes + (size_t)c * CPU_VECTOR;
-    struct gemm_bf16_tile a = {.ld_sums = ld_sums, .ahead_step = STEP / (size_t)cut->tiles};
+    struct gemm_bf16_tile a = {
+        .ld_sums = ld_sums, .ahead_step = STEP / (size_t)cut->tiles, .fetch = s->fetch};
     for (int32_t end = c + len; c < end; c += cut->run) {
         int32_t columns = end - c < cut->run ? end - c : cut->run;
         bool last = s->p->w->k - c <= cut->run && cut->tiles > 1;
@@ -190,6 +196,8 @@ void ISA(gemm_bf16)(const struct gemm_strip *s) {
     // As long as one packing has all columns, a pair is finished at a time, near the first cache.
     int32_t most = k <= fit ? 1 : SUMS_BYTES / (s->rows * CPU_PAIR * (int32_t)sizeof(float));
     const struct cut cut = cut_strip(s->rows, columns);
+    if (s->fetch)
+        gemm_fetch_plan(s->fetch, (uint32_t)(cut.tiles * ((k + 1) / 2) * s->pairs));
     for (int32_t i = 0, n; i < s->pairs; i += n) {
         n = s->pairs - i < most ? s->pairs - i : most;
         for (int32_t c = 0; c < k; c += columns) {

@@ -14,6 +14,35 @@ struct gemm_packed {
     int32_t row0, column; // -1: none
 };
 
+// What somebody else reads after a strip, fetched into the second cache while its tiles run. Evenly, line by
+// line: when its queue is full the CPU drops what it is asked to fetch.
+enum { GEMM_FETCH_LINE = 64 };
+struct gemm_range {
+    const char *origin; // line i, counted through all ranges, is at origin + 64 i
+    uint32_t end;       // lines up to the end of this range
+};
+struct gemm_fetch {
+    const struct gemm_range *range; // the one in hand
+    uint32_t n;                     // lines of all, below 1 << 15
+    uint32_t done, step;            // 2^-16 of a line: fetched so far; with each step of a tile
+};
+// For a strip of so many steps: ready before it ends, so that the last ones arrive in time.
+static inline void gemm_fetch_plan(struct gemm_fetch *f, uint32_t steps) {
+    steps -= steps / 8;
+    f->step = (uint32_t)(((uint64_t)(f->n - (f->done >> 16)) << 16) / (steps ? steps : 1)) + 1;
+}
+// One step, from `done` on; returns where the next one goes on.
+V_FN uint32_t gemm_fetch_step(struct gemm_fetch *f, uint32_t done) {
+    uint32_t to = done + f->step, all = f->n << 16;
+    to = to < all ? to : all;
+    for (uint32_t i = done >> 16; i < to >> 16; i++) {
+        while (i >= f->range->end)
+            f->range++;
+        __builtin_prefetch(f->range->origin + (size_t)i * GEMM_FETCH_LINE, 0, 2);
+    }
+    return to;
+}
+
 struct gemm_strip {
     const struct kn_gemm *p;
     const struct cpu_segment *seg;
@@ -21,6 +50,7 @@ struct gemm_strip {
     int32_t row0, rows;
     char *scratch; // CPU_SCRATCH_BYTES
     struct gemm_packed *packed;
+    struct gemm_fetch *fetch; // or NULL; products that do not heed it leave it as it is
 };
 
 // Tiles of nearly equal height: the first row of tile i of n.
@@ -41,6 +71,7 @@ int32_t ISA(gemm_quant_rows)(const struct kn_weight *w);
 void ISA(gemm_float)(const struct gemm_strip *s);
 void ISA(gemm_bf16)(const struct gemm_strip *s); // avx512bf16 only
 void ISA(gemm_quant)(const struct gemm_strip *s);
+void ISA(gemm_product)(const struct gemm_strip *s); // the one for the segment's type
 // sums: [rows][pairs][32].
 void ISA(gemm_finish)(const struct gemm_strip *s, int32_t pair0, int32_t pairs, const float *sums);
 // Where many rows are finished at once: fetches what the pair makes of rows [r0, r1) of the strip.
@@ -66,6 +97,7 @@ struct gemm_bf16_tile {
     // What is prefetched while the tile goes on by one step, and how fast that moves.
     const uint8_t *ahead;
     size_t ahead_step;
+    struct gemm_fetch *fetch; // or NULL
 };
 void ISA(gemm_bf16_tile)(int32_t rows, const struct gemm_bf16_tile *a);
 // Rounds the rows of one tile, `len` values of each: out [(len + 1) / 2][rows], an odd value beside

@@ -31,6 +31,7 @@ struct tile {
     const uint8_t *ahead;
     size_t ahead_step;
     uint32_t ahead_lo, ahead_hi;
+    struct gemm_fetch *fetch; // never NULL
 };
 
 V_FN size_t kind_quants(const enum kind k) { // bytes of both panels' quants
@@ -74,6 +75,7 @@ V_FN void all_blocks(const enum kind k, const int mr, const struct tile *a) {
     v16i acc[D_ROWS][2];
     v16f f[D_ROWS][2];
     const uint8_t *w = a->w, *ahead = a->ahead;
+    uint32_t fetched = a->fetch->done;
     V_UNROLL
     for (int i = 0; i < mr; i++) {
         const float *at = a->sums + i * a->ld_sums;
@@ -83,10 +85,12 @@ V_FN void all_blocks(const enum kind k, const int mr, const struct tile *a) {
     for (int32_t b = 0; b < a->blocks; b++, w += kind_block(k), ahead += a->ahead_step) {
         for (uint32_t o = a->ahead_lo; o < a->ahead_hi; o += LINE)
             __builtin_prefetch(ahead + o, 0, 3);
+        fetched = gemm_fetch_step(a->fetch, fetched);
         dot_block(bits, start, mr, w, a->x + b, a->ldx, acc);
         dot_outliers(bits, mr, w, a->x + b, a->ldx, acc);
         scale_block(k, mr, w + kind_quants(k), a->x + b, a->ldx, acc, f);
     }
+    a->fetch->done = fetched;
     V_UNROLL
     for (int i = 0; i < mr; i++) {
         v_store(a->sums + i * a->ld_sums, f[i][0]);
@@ -173,6 +177,7 @@ static void add_blocks(const struct gemm_strip *s, int32_t pair0, int32_t pairs,
     bool one_tile = s->rows <= D_ROWS;
     uint8_t *unpacked = (uint8_t *)s->scratch + SUMS_BYTES;
     bool unpacks = k != KIND_Q8_0 && s->rows >= UNPACK_ROWS;
+    struct gemm_fetch nothing = {0};
     for (int32_t i = 0; i < pairs; i++) {
         const uint8_t *w = s->seg->data + (size_t)(pair0 + i) * pair_bytes + (size_t)b * block;
         struct tile a = {.w = w,
@@ -184,7 +189,8 @@ static void add_blocks(const struct gemm_strip *s, int32_t pair0, int32_t pairs,
                          .add = b > 0,
                          .ahead = w + (one_tile ? AHEAD : pair_bytes),
                          .ahead_step = block,
-                         .ahead_hi = (uint32_t)block};
+                         .ahead_hi = (uint32_t)block,
+                         .fetch = s->fetch ? s->fetch : &nothing};
         if (unpacks) {
             unpack(k, w, n, unpacked);
             a.w = unpacked;
@@ -202,6 +208,8 @@ void ISA(gemm_quant)(const struct gemm_strip *s) {
         blocks = blocks < UNPACK_BLOCKS ? blocks : UNPACK_BLOCKS;
     }
     float *sums = (float *)(void *)s->scratch;
+    if (s->fetch)
+        gemm_fetch_plan(s->fetch, (uint32_t)((s->rows + D_ROWS - 1) / D_ROWS * nb * s->pairs));
     for (int32_t i = 0, n; i < s->pairs; i += n) {
         n = s->pairs - i < most ? s->pairs - i : most;
         for (int32_t b = 0; b < nb; b += blocks)

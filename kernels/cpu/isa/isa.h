@@ -46,7 +46,8 @@ void ISA(cpu_sumsq)(const void *params, struct cpu_task *t);
 void ISA(cpu_adamw)(const void *params, struct cpu_task *t);
 // attn_back.c
 void ISA(cpu_attn_back)(const void *params, struct cpu_task *t);
-// lora.c
+// lora.c, gemm_lora.c
 void ISA(cpu_lora)(const void *params, struct cpu_task *t);
+void ISA(cpu_gemm_lora)(const void *params, struct cpu_task *t);
 // sample.c
 void ISA(cpu_sample)(const void *params, struct cpu_task *t);

@@ -29,6 +29,10 @@ void ISA(lora_shrink)(const struct lora_matrix *m, const float *x, int64_t ldx, 
 void ISA(lora_expand)(const struct lora_matrix *m, const float *u, int64_t ldu, int32_t rows,
                       float scale, float *y, int64_t ldy, int32_t begin, int32_t end);
 
+// sums[row][c] = what lora_expand multiplies by the scale and adds, for all c < wide.
+void ISA(lora_expand_sums)(const struct lora_matrix *m, const float *u, int64_t ldu, int32_t rows,
+                           float *sums, int64_t ld);
+
 // Dropout of row `row` of a batch, columns [begin, end) (begin as above): out[c] = x[c] / (1 - p) where
 // (keys[row], module, c) is kept, else 0. Its own transpose, so backward applies it to gradients. out may
 // be x. Both begin at column 0. The module counts, whatever d->module says.

@@ -189,8 +189,8 @@ void ISA(lora_shrink)(const struct lora_matrix *m, const float *x, int64_t ldx, 
 
 // np panels from panel `w` on, columns c on, of rows [row, row + mr). lanes: of the last panel, where
 // it is the only one.
-V_FN void expand_tile(const enum kn_dtype t, const int mr, const int np, const struct product *p,
-                      int32_t row, int32_t c, const int32_t lanes) {
+V_FN void expand_tile(const enum kn_dtype t, const bool add, const int mr, const int np,
+                      const struct product *p, int32_t row, int32_t c, const int32_t lanes) {
     v16f sums[TALL * WIDE > ROW_WIDE ? TALL * WIDE : ROW_WIDE],
         m[ROW_WIDE > WIDE ? ROW_WIDE : WIDE];
     const size_t step = (size_t)p->r * vector_bytes(t);
@@ -217,7 +217,9 @@ V_FN void expand_tile(const enum kn_dtype t, const int mr, const int np, const s
     for (int i = 0; i < mr; i++)
         for (int n = 0; n < np; n++) {
             float *at = y + i * p->ld_to + n * V_LANES;
-            if (lanes == V_LANES)
+            if (!add)
+                v_store_n(at, lanes, sums[i * np + n]);
+            else if (lanes == V_LANES)
                 v_store(at, v_fma(scale, sums[i * np + n], v_load(at)));
             else
                 v_store_n(at, lanes, v_fma(scale, sums[i * np + n], v_load_n(at, lanes)));
@@ -225,31 +227,31 @@ V_FN void expand_tile(const enum kn_dtype t, const int mr, const int np, const s
 }
 
 // The same panels for all rows, so that they are read from the nearest cache.
-V_FN void expand_rows(const enum kn_dtype t, const int tall_np, const int np,
+V_FN void expand_rows(const enum kn_dtype t, const bool add, const int tall_np, const int np,
                       const struct product *p, int32_t rows, int32_t c, const int32_t lanes) {
     int32_t row = 0;
     for (; row + TALL <= rows; row += TALL)
         for (int n = 0; n < np; n += tall_np)
-            expand_tile(t, TALL, tall_np, p, row, c + n * V_LANES, lanes);
+            expand_tile(t, add, TALL, tall_np, p, row, c + n * V_LANES, lanes);
     for (; row < rows; row++) {
         if (np > 2 && p->r > FEW_RANKS)
             for (int n = 0; n < np; n += 2)
-                expand_tile(t, 1, 2, p, row, c + n * V_LANES, lanes);
+                expand_tile(t, add, 1, 2, p, row, c + n * V_LANES, lanes);
         else
-            expand_tile(t, 1, np, p, row, c, lanes);
+            expand_tile(t, add, 1, np, p, row, c, lanes);
     }
 }
 
-V_FN void expand(const enum kn_dtype t, const struct product *p, int32_t rows, int32_t c,
-                 int32_t end) {
+V_FN void expand(const enum kn_dtype t, const bool add, const struct product *p, int32_t rows,
+                 int32_t c, int32_t end) {
     for (; c + ROW_WIDE * V_LANES <= end; c += ROW_WIDE * V_LANES)
-        expand_rows(t, ROW_WIDE > WIDE ? WIDE : ROW_WIDE, ROW_WIDE, p, rows, c, V_LANES);
+        expand_rows(t, add, ROW_WIDE > WIDE ? WIDE : ROW_WIDE, ROW_WIDE, p, rows, c, V_LANES);
     for (; ROW_WIDE > WIDE && c + WIDE * V_LANES <= end; c += WIDE * V_LANES)
-        expand_rows(t, WIDE, WIDE, p, rows, c, V_LANES);
+        expand_rows(t, add, WIDE, WIDE, p, rows, c, V_LANES);
     for (; c + V_LANES <= end; c += V_LANES)
-        expand_rows(t, 1, 1, p, rows, c, V_LANES);
+        expand_rows(t, add, 1, 1, p, rows, c, V_LANES);
     if (c < end)
-        expand_rows(t, 1, 1, p, rows, c, end - c);
+        expand_rows(t, add, 1, 1, p, rows, c, end - c);
 }
 
 void ISA(lora_expand)(const struct lora_matrix *m, const float *u, int64_t ldu, int32_t rows,
@@ -261,9 +263,24 @@ void ISA(lora_expand)(const struct lora_matrix *m, const float *u, int64_t ldu, 
     p.ld_to = ldy;
     p.scale = scale;
     if (m->dtype == KN_F32)
-        expand(KN_F32, &p, rows, begin, end);
+        expand(KN_F32, true, &p, rows, begin, end);
     else if (m->dtype == KN_BF16)
-        expand(KN_BF16, &p, rows, begin, end);
+        expand(KN_BF16, true, &p, rows, begin, end);
     else
-        expand(KN_F16, &p, rows, begin, end);
+        expand(KN_F16, true, &p, rows, begin, end);
+}
+
+void ISA(lora_expand_sums)(const struct lora_matrix *m, const float *u, int64_t ldu, int32_t rows,
+                           float *sums, int64_t ld) {
+    struct product p = make_product(m);
+    p.from = u;
+    p.ld_from = ldu;
+    p.to = sums;
+    p.ld_to = ld;
+    if (m->dtype == KN_F32)
+        expand(KN_F32, false, &p, rows, 0, m->wide);
+    else if (m->dtype == KN_BF16)
+        expand(KN_BF16, false, &p, rows, 0, m->wide);
+    else
+        expand(KN_F16, false, &p, rows, 0, m->wide);
 }

@@ -32,6 +32,7 @@ const struct cpu_isa ISA(cpu_isa) = {
     .adamw = ISA(cpu_adamw),
     .attn_back = ISA(cpu_attn_back),
     .lora = ISA(cpu_lora),
+    .gemm_lora = ISA(cpu_gemm_lora),
     .sample = ISA(cpu_sample),
     .quantize_row = ISA(cpu_quantize_row),
 };
