@@ -41,9 +41,25 @@ void ft_usage_measure(struct ft_home *h) {
     atomic_store_explicit(&h->used, bytes, memory_order_relaxed);
 }
 
-enum err ft_usage_check(struct ft_home *h, uint64_t more, struct err_info *info) {
+// Looked at each time: what writes rows does not know how many pages they take.
+static uint64_t database_bytes(const struct ft_home *h) {
+    static const char *const names[] = {"graft.db", "graft.db-wal"};
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        struct stat st;
+        if (!fstatat(h->dir.fd, names[i], &st, AT_SYMLINK_NOFOLLOW) && st.st_size > 0)
+            bytes += (uint64_t)st.st_size;
+    }
+    return bytes;
+}
+
+uint64_t ft_usage(const struct ft_home *h) {
     int64_t used = atomic_load_explicit(&h->used, memory_order_relaxed);
-    uint64_t is = used > 0 ? (uint64_t)used : 0;
+    return (used > 0 ? (uint64_t)used : 0) + database_bytes(h);
+}
+
+enum err ft_usage_check(const struct ft_home *h, uint64_t more, struct err_info *info) {
+    uint64_t is = h->max_bytes ? ft_usage(h) : 0;
     if (!h->max_bytes || (is <= h->max_bytes && more <= h->max_bytes - is))
         return ERR_OK;
     return err_set(info, ERR_LIMIT, "file",

@@ -6,8 +6,10 @@
 // Bytes of files/, jobs/ and adapters/, looked at anew; uploads and deletes are counted in between. At
 // start, and from time to time.
 void ft_usage_measure(struct ft_home *h);
+// These and those of the database with its log.
+uint64_t ft_usage(const struct ft_home *h);
 // ERR_LIMIT (param "file"): `more` bytes would be beyond --max-data-bytes.
-enum err ft_usage_check(struct ft_home *h, uint64_t more, struct err_info *info);
+enum err ft_usage_check(const struct ft_home *h, uint64_t more, struct err_info *info);
 static inline void ft__usage_add(struct ft_home *h, int64_t bytes) {
     atomic_fetch_add_explicit(&h->used, bytes, memory_order_relaxed);
 }

@@ -75,6 +75,7 @@ static enum err begin(struct ft_home *h, const struct ft_home_config *cfg, struc
     h->log = cfg->log;
     h->max_file_bytes = cfg->max_file_bytes;
     h->max_bytes = cfg->max_bytes;
+    h->max_waiting = cfg->max_waiting;
     h->keep_jobs_s = cfg->keep_jobs_s;
     if (strlen(cfg->path) >= sizeof h->path)
         return err_set(info, ERR_INVALID, "data-dir", "the data folder's name is too long");

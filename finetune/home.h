@@ -27,7 +27,8 @@ struct ft_home {
     const struct log *log;
     char path[512];
     uint64_t max_file_bytes;
-    uint64_t max_bytes;      // of all content; 0: no bound (cleanup.h)
+    uint64_t max_bytes;      // of content and database; 0: no bound (cleanup.h)
+    int64_t max_waiting;     // jobs; 0: no bound
     int64_t keep_jobs_s;     // after its end; 0: for ever
     _Atomic int64_t used;    // bytes of content
     _Atomic uint64_t events; // ft_events_count
@@ -39,6 +40,7 @@ struct ft_home_config {
     const struct log *log; // NULL: silent
     uint64_t max_file_bytes;
     uint64_t max_bytes;
+    int64_t max_waiting; // jobs that validate, are queued or paused; 0: no bound
     int64_t keep_jobs_s;
 };
 

@@ -12,6 +12,26 @@ void ft__events_bump(struct ft_home *h) {
     atomic_fetch_add_explicit(&h->events, 1, memory_order_acq_rel);
 }
 
+// Every how many of n, so that FT_STEPS_TOLD at most are left.
+static int64_t stride(int64_t n) {
+    return n > 0 ? (n - 1) / FT_STEPS_TOLD + 1 : 1;
+}
+
+bool ft_step_is_told(int64_t step, int64_t steps, int64_t eval_steps) {
+    if (step == 1 || step == steps || step % stride(steps) == 0)
+        return true;
+    return eval_steps > 0 && step % eval_steps == 0 &&
+           step / eval_steps % stride(steps / eval_steps) == 0;
+}
+
+enum err ft__messages_trim(struct ft_home *h, int64_t job_seq, struct err_info *info) {
+    return db_run(h->db, NULL, info,
+                  "DELETE FROM job_events WHERE job = ?1 AND type = 'message' AND seq <= (SELECT "
+                  "seq FROM job_events WHERE job = ?1 AND type = 'message' ORDER BY seq DESC LIMIT "
+                  "1 OFFSET ?2)",
+                  DB_ARGS(db_i(job_seq), db_i(FT_MESSAGES_MAX)));
+}
+
 enum err ft__event_insert(struct ft_home *h, int64_t job_seq, const char *level, const char *type,
                           const char *message, const char *data, struct err_info *info) {
     char id[FT_ID_MAX];

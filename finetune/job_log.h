@@ -10,6 +10,12 @@ struct ft_event {
     const char *level, *type;   // "info", "warn", "error"; "message", "metrics"
     const char *message, *data; // data: a JSON object, or NULL
 };
+// What a job keeps of them is bounded: of a long run every step and every evaluation is told of as long as
+// there are FT_STEPS_TOLD at most, then every second, and so on; the first and the last step always are. Of
+// other events the newest FT_MESSAGES_MAX stay whenever the job's state changes.
+enum { FT_STEPS_TOLD = 10000, FT_MESSAGES_MAX = 5000 };
+bool ft_step_is_told(int64_t step, int64_t steps, int64_t eval_steps); // eval_steps 0: none
+
 // Bumped by each new event and each change of a job; any thread may read it: those who follow events
 // look into the database only when it has changed.
 uint64_t ft_events_count(const struct ft_home *h);
@@ -49,5 +55,7 @@ enum err ft__checkpoint_insert(struct ft_home *h, int64_t job_seq, int64_t step,
                                const char *metrics, struct err_info *info);
 enum err ft__event_insert(struct ft_home *h, int64_t job_seq, const char *level, const char *type,
                           const char *message, const char *data, struct err_info *info);
+// Drops what a job has beyond FT_MESSAGES_MAX.
+enum err ft__messages_trim(struct ft_home *h, int64_t job_seq, struct err_info *info);
 enum err ft__job_seq(struct ft_home *h, struct ft_job_owner owner, const char *id, int64_t *seq,
                      enum ft_job_state *state, struct err_info *info);

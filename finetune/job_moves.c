@@ -25,7 +25,9 @@ enum err ft__job_change(struct ft_home *h, int64_t seq, const struct ft_job_move
                         DB_ARGS(db_i(seq), db_t(ft_job_state_text(m->to)), db_t(m->reason),
                                 db_i(ft_now(h)), db_t(m->error_code), db_t(m->error_message),
                                 db_t(m->error_param), db_t(m->fine_tuned_model), db_i(m->tried)));
-    return e ? e : ft__event_insert(h, seq, m->level, "message", m->message, NULL, info);
+    if (!e)
+        e = ft__event_insert(h, seq, m->level, "message", m->message, NULL, info);
+    return e ? e : ft__messages_trim(h, seq, info);
 }
 
 static const struct ft_job_owner anyone = {.any = true};

@@ -174,6 +174,26 @@ static enum err check_file(struct ft_home *h, uint64_t tenant, const char *param
     return ERR_OK;
 }
 
+static enum err check_waiting(struct ft_home *h, struct err_info *info) {
+    struct db_rows q;
+    int64_t n = 0;
+    if (!h->max_waiting)
+        return ERR_OK;
+    enum err e = db_query(h->db, &q, info,
+                          "SELECT count(*) FROM jobs"
+                          " WHERE state IN ('validating_files', 'queued', 'paused')",
+                          DB_NONE);
+    if (!e && db_next(&q))
+        n = db_int(&q, 0);
+    e = db_rows_end(&q, info);
+    if (e || n < h->max_waiting)
+        return e;
+    return err_set(info, ERR_QUEUE_FULL, NULL,
+                   "%lld fine-tuning jobs wait, and %lld may (--max-waiting-jobs); cancel some, or "
+                   "try again later",
+                   (long long)n, (long long)h->max_waiting);
+}
+
 static void put_num(struct buf *out, double v) {
     char text[JW_NUM_TEXT];
     buf_append(out, text, jw_num_text(v, text));
@@ -213,6 +233,8 @@ static enum err insert(struct ft_home *h, uint64_t tenant, const struct ft_job_s
                        struct err_info *info) {
     char message[128];
     enum err e = check_file(h, tenant, "training_file", s->training_file, info);
+    if (!e)
+        e = check_waiting(h, info);
     if (!e && s->validation_file)
         e = check_file(h, tenant, "validation_file", s->validation_file, info);
     if (!e)

@@ -42,8 +42,10 @@ enum {
     FT_MODEL_ID = 12, // characters of a job's id in its model's name
     FT_JOB_RESULTS_MAX = 8,
     FT_JOB_REASON_MAX = 200,
-    FT_JOB_ATTEMPTS_MAX = 3
+    FT_JOB_ATTEMPTS_MAX = 3,
+    FT_SAMPLES_BYTES = 8 << 20 // bytes of FT_SAMPLES_FILE
 };
+#define FT_SAMPLES_FILE "samples.json" // of a job's folder: sample prompts and their answers
 
 struct ft_job {
     int64_t seq; // order of creation
@@ -72,7 +74,8 @@ struct ft_job {
 void ft_job_fini(struct ft_job *j); // also of zeros
 
 // ERR_INVALID with the param: a file that is not there, not of purpose fine-tune, or damaged. `request`
-// is ft_job_spec_store's. *out is the new job, in state validating_files.
+// is ft_job_spec_store's. *out is the new job, in state validating_files. ERR_QUEUE_FULL: as many wait as
+// the home's max_waiting. ERR_LIMIT: beyond its max_bytes.
 enum err ft_job_create(struct ft_home *h, uint64_t tenant, const struct ft_job_spec *spec,
                        int64_t seed, const char *request, struct ft_job *out,
                        struct err_info *info);

@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { LIST_MAX = 100, SAMPLES_BYTES = 8 << 20 };
+enum { LIST_MAX = 100 };
 
 enum err api_page_read(const struct api_query *q, int64_t dflt, int64_t *limit,
                        char after[FT_ID_MAX], struct err_info *info) {
@@ -124,11 +124,11 @@ static void write_admin(const struct api_data *d, const struct ft_job *j, const 
 // Sample prompts and their answers, which the runner has left; NULL: none.
 static json_t *read_samples(const struct ft_home *h, const char *id) {
     char name[FT_ID_MAX + 16];
-    snprintf(name, sizeof name, "%s/samples.json", id);
+    snprintf(name, sizeof name, "%s/" FT_SAMPLES_FILE, id);
     int fd = openat(h->jobs, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
     if (fd < 0)
         return NULL;
-    json_t *doc = json_load_fd(fd, SAMPLES_BYTES, 0);
+    json_t *doc = json_load_fd(fd, FT_SAMPLES_BYTES, 0);
     json_t *list = json_incref(json_object_get(doc, "samples"));
     json_decref(doc);
     close(fd);

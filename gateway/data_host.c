@@ -194,6 +194,7 @@ enum err data_host_open(struct data_host *h, const struct serve_options *o, stru
         .log = log,
         .max_file_bytes = (uint64_t)o->max_file,
         .max_bytes = (uint64_t)o->max_data,
+        .max_waiting = o->max_waiting_jobs,
         .keep_jobs_s = o->keep_jobs_days * 86400,
     };
     enum err e = ft_home_open(&h->home, &cfg, info);

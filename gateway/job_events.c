@@ -50,6 +50,8 @@ enum err job__on_step(void *arg, const struct ft_progress *p, struct err_info *i
     struct job_runner *r = arg;
     struct job_run *run = r->run;
     const struct ft_state *s = p->state;
+    bool told =
+        s->step > run->told_step && ft_step_is_told(s->step, p->steps, run->train.o.eval_steps);
     char message[160];
     struct buf data;
     buf_init(&data, 0);
@@ -73,7 +75,7 @@ enum err job__on_step(void *arg, const struct ft_progress *p, struct err_info *i
                      .estimated_finish = ft_now(job__home(r)) + (int64_t)ceil(p->eta_s),
                      .first_step = s->step == 1},
         // Steps behind the checkpoint are done again with the same bits; they were told of.
-        .level = s->step > run->told_step ? "info" : NULL,
+        .level = told ? "info" : NULL,
         .type = "metrics",
         .message = message,
         .data = data.data};

@@ -12,9 +12,6 @@
 #include <string.h>
 #include <unistd.h>
 
-static const char file_name[] = "samples.json";
-enum { MOST_BYTES = 8 << 20 };
-
 // ---- the file
 
 static void write_item(struct json_w *w, const json_t *item) {
@@ -68,7 +65,7 @@ static enum err save(const struct job_runner *r, struct err_info *info) {
     if (!e && dir < 0)
         e = durable_errno(info, errno, "open", run->path);
     if (!e)
-        e = durable_put(dir, file_name, b.data, b.len, info);
+        e = durable_put(dir, FT_SAMPLES_FILE, b.data, b.len, info);
     if (dir >= 0)
         close(dir);
     buf_fini(&b);
@@ -78,9 +75,9 @@ static enum err save(const struct job_runner *r, struct err_info *info) {
 // What an earlier run of the job has asked; false: nothing that is of use.
 static bool load(struct job_run *run) {
     char path[TRAIN_PATH + 32];
-    snprintf(path, sizeof path, "%s/%s", run->path, file_name);
+    snprintf(path, sizeof path, "%s/" FT_SAMPLES_FILE, run->path);
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-    json_t *doc = fd >= 0 ? json_load_fd(fd, MOST_BYTES, 0) : NULL;
+    json_t *doc = fd >= 0 ? json_load_fd(fd, FT_SAMPLES_BYTES, 0) : NULL;
     if (fd >= 0)
         close(fd);
     const json_t *list = json_object_get(doc, "samples");

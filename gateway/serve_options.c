@@ -83,10 +83,11 @@ static const struct opt_def defs[] = {
     {OPT_SIZE, "max-file-size", AT(max_file), "SIZE", "512M", 1, 0x1p40, NULL,
      "Largest uploaded file.", false},
     {OPT_SIZE, "max-data-bytes", AT(max_data), "SIZE", "0", 0, 0x1p50, NULL,
-     "Most that files, jobs and adapters may take up; beyond it uploads and new jobs are refused. "
-     "0: "
-     "no bound.",
+     "Most that files, jobs, adapters and the database may take up; beyond it uploads and new jobs "
+     "are refused. 0: no bound.",
      false},
+    {OPT_INT, "max-waiting-jobs", AT(max_waiting_jobs), "N", "1000", 1, 1000000, NULL,
+     "Fine-tuning jobs that may wait, paused ones included; one more is answered with 429.", false},
     {OPT_INT, "keep-jobs-days", AT(keep_jobs_days), "N", "0", 0, 36500, NULL,
      "Days after a job's end at which its checkpoints go, unless its retention_class is keep. 0: "
      "they stay.",

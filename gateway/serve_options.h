@@ -24,7 +24,7 @@ struct serve_options {
     int64_t max_loras, max_lora_rank, max_cpu_loras; // 0: as max_loras
     // data
     const char *data_dir;
-    int64_t max_file, max_data, keep_jobs_days, io_threads;
+    int64_t max_file, max_data, max_waiting_jobs, keep_jobs_days, io_threads;
     // listener
     const char *host;
     int64_t port;

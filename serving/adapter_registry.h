@@ -30,7 +30,14 @@ enum adp_state {
 const char *adp_state_name(enum adp_state s); // "staged"
 bool adp_edge_is_legal(enum adp_state from, enum adp_state to);
 
-enum { ADP_NAME_MAX = 160, ADP_PATH_MAX = 1024, ADP_MAX_NAMES = 4096, ADP_MAX_REPLICAS = 64 };
+enum {
+    ADP_NAME_MAX = 160,
+    ADP_PATH_MAX = 1024,
+    ADP_MAX_NAMES = 4096,
+    ADP_MAX_VERSIONS = 2 * ADP_MAX_NAMES, // neither retired nor failed
+    ADP_MAX_OF_NAME = 64,                 // of these, versions of one name
+    ADP_MAX_REPLICAS = 64
+};
 
 // Where a version is in one engine's slots.
 enum adp_place { ADP_PLACE_NONE, ADP_PLACE_LOADING, ADP_PLACE_READY, ADP_PLACE_FAILED };
@@ -60,6 +67,8 @@ enum err adp_check_name(const struct adp_registry *r, const char *name, struct e
 // reason. `source` is what listings show. `version` 0: the next number; else one that an earlier
 // process gave, with the digest it had then ("": any). `verify`: it ends VERIFYING instead of READY, for
 // the caller to try it on an engine. Reads files. *out is held until adp_release.
+// ERR_LIMIT: there are ADP_MAX_VERSIONS, or ADP_MAX_OF_NAME of the name; never with a `version`, since
+// that one was acknowledged.
 // `created` 0: now. `rolled_back`: it ends ROLLED_BACK, as an earlier process had it.
 struct adp_origin {
     const char *path, *source;

@@ -97,6 +97,33 @@ static struct adp_version *new_version(struct adp_registry *r, const char *name,
     return v;
 }
 
+// What was rolled back or never promoted stays until it is retired: under the lock.
+static enum err check_room(const struct adp_registry *r, const char *name, struct err_info *info) {
+    size_t all = 0, of_name = 0;
+    for (size_t i = 0; i < r->n_versions; i++) {
+        const struct adp_version *v = r->versions[i];
+        if (v->state == ADP_RETIRED || v->state == ADP_FAILED)
+            continue;
+        all++;
+        of_name += !strcmp(v->name, name);
+    }
+    if (of_name >= ADP_MAX_OF_NAME)
+        return err_set(info, ERR_LIMIT, "lora_name",
+                       "`%s` has %d versions, the most that one name may have; retire some first",
+                       name, (int)ADP_MAX_OF_NAME);
+    if (all >= ADP_MAX_VERSIONS)
+        return err_set(info, ERR_LIMIT, "lora_name",
+                       "there are %d versions of adapters, the most that there may be; retire some "
+                       "first",
+                       (int)ADP_MAX_VERSIONS);
+    return ERR_OK;
+}
+
+static enum err insert(struct adp_registry *r, struct adp_version *v, struct err_info *info) {
+    enum err e = adp__insert(r, v);
+    return e ? err_set(info, e, NULL, "out of memory for an adapter") : ERR_OK;
+}
+
 static enum err stage(struct adp_registry *r, const char *name, const struct adp_origin *from,
                       struct adp_version **out, struct err_info *info) {
     enum err e = adp_check_name(r, name, info);
@@ -111,7 +138,10 @@ static enum err stage(struct adp_registry *r, const char *name, const struct adp
         return err_set(info, ERR_NOMEM, NULL, "out of memory for an adapter");
     lock_take(&r->lock);
     v->number = from->version ? from->version : r->next;
-    e = adp__insert(r, v);
+    if (!from->version)
+        e = check_room(r, name, info);
+    if (!e)
+        e = insert(r, v, info);
     if (!e) {
         if (v->number >= r->next)
             r->next = v->number + 1;
@@ -122,7 +152,7 @@ static enum err stage(struct adp_registry *r, const char *name, const struct adp
     }
     lock_drop(&r->lock);
     if (e)
-        return err_set(info, e, NULL, "out of memory for an adapter");
+        return e;
     *out = v;
     return ERR_OK;
 }

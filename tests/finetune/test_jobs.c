@@ -74,6 +74,36 @@ static void test_create(void **state) {
     assert_int_equal(ft_file_delete(&w->home, 0, w->file, &info), ERR_INVALID); // the first job
 }
 
+// What waits, paused jobs too, is bounded; what runs or has ended does not count.
+static void test_waiting_is_bounded(void **state) {
+    struct world *w = *state;
+    struct err_info info = {0};
+    char id[4][FT_ID_MAX];
+    bool moved;
+    const unsigned any = 1u << FT_JOB_VALIDATING | 1u << FT_JOB_QUEUED;
+    const struct ft_job_move queue = {
+        .from = any, .to = FT_JOB_QUEUED, .level = "info", .message = "x"};
+    const struct ft_job_move run = {
+        .from = any, .to = FT_JOB_RUNNING, .level = "info", .message = "x"};
+    w->home.max_waiting = 3;
+    for (int i = 0; i < 3; i++)
+        jw_create(w, "", id[i]);
+    assert_ok(ft_job_move(&w->home, id[0], &queue, &moved, &info), &info);
+    assert_ok(jw_act(w, id[1], FT_JOB_PAUSE, &info), &info);
+    assert_int_equal(jw_try_create(w, 0, "", id[3], &info), ERR_QUEUE_FULL);
+    assert_string_equal(info.param, "");
+    assert_non_null(
+        strstr(info.message, "3 fine-tuning jobs wait, and 3 may (--max-waiting-jobs)"));
+    assert_ok(ft_job_move(&w->home, id[0], &run, &moved, &info), &info);
+    jw_create(w, "", id[3]);
+    assert_int_equal(jw_try_create(w, 0, "", id[3], &info), ERR_QUEUE_FULL);
+    assert_ok(jw_act(w, id[1], FT_JOB_RESUME, &info), &info); // it waited before
+    assert_ok(jw_act(w, id[1], FT_JOB_CANCEL, &info), &info);
+    jw_create(w, "", id[3]);
+    w->home.max_waiting = 0;
+    jw_create(w, "", id[3]);
+}
+
 static void test_actions(void **state) {
     struct world *w = *state;
     struct err_info info = {0};
@@ -231,6 +261,66 @@ static void test_record(void **state) {
     assert_int_equal(count_events(w, id), before + 1);
     assert_true(ft_events_count(&w->home) > bumps);
     assert_int_equal(ft_job_record(&w->home, "ftjob-none", &r, &info), ERR_NOT_FOUND);
+}
+
+// Which steps of a run have an event. The numbers of multiples are counted by hand.
+static void test_told_steps(void **state) {
+    (void)state;
+    static const struct {
+        int64_t steps, eval_steps, told;
+    } cases[] = {
+        {1, 0, 1},
+        {10000, 7, 10000},
+        {20001, 0, 1 + 6667},             // of 3
+        {100000, 15, 1 + 10000 + 3333},   // of 10; of 15 and not of 10
+        {1000000, 1, 1 + 10000},          // of 100
+        {1000003, 3, 1 + 9901 + 9706 + 1} // of 101; of 3 * 34 and not of 101; the last
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        int64_t n = 0, steps = cases[i].steps;
+        for (int64_t s = 1; s <= steps; s++)
+            n += ft_step_is_told(s, steps, cases[i].eval_steps);
+        assert_int_equal(n, cases[i].told);
+        assert_true(ft_step_is_told(steps, steps, 0));
+    }
+}
+
+struct events_seen {
+    int n;
+    char last[64];
+};
+
+static void see_event(void *arg, const struct ft_event *e) {
+    struct events_seen *s = arg;
+    s->n++;
+    snprintf(s->last, sizeof s->last, "%s", e->message);
+}
+
+// A client that pauses and resumes for ever fills no disk.
+static void test_messages_are_bounded(void **state) {
+    struct world *w = *state;
+    struct err_info info = {0};
+    char id[FT_ID_MAX];
+    jw_create(w, "", id);
+    const struct ft_job j = jw_get(w, id);
+    assert_ok(ft_event_add(&w->home, id, "info", "metrics", "Step 1/2", "{}", &info), &info);
+    assert_ok(db_run(w->home.db, NULL, &info,
+                     "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?2)"
+                     " INSERT INTO job_events (id, job, created_at, level, type, message)"
+                     " SELECT 'x' || i, ?1, 0, 'info', 'message', 'm' || i FROM n",
+                     DB_ARGS(db_i(j.seq), db_i(FT_MESSAGES_MAX))),
+              &info);
+    for (int i = 0; i < 3; i++)
+        assert_ok(jw_act(w, id, i % 2 ? FT_JOB_RESUME : FT_JOB_PAUSE, &info), &info);
+    struct texts t;
+    jw_events(w, id, &t); // the oldest ones
+    assert_int_equal(strncmp(t.all, "info:Step 1/2\ninfo:m4\ninfo:m5\n", 30), 0);
+    struct events_seen seen = {0};
+    const struct ft_page page = {.job = id, .after_seq = 0, .limit = 2 * FT_MESSAGES_MAX};
+    bool more;
+    assert_ok(ft_event_list(&w->home, &page, see_event, &seen, &more, NULL, &info), &info);
+    assert_int_equal(seen.n, FT_MESSAGES_MAX + 1);
+    assert_string_equal(seen.last, "Fine-tuning job paused");
 }
 
 static void put_result(struct world *w, const char *job, char id[FT_ID_MAX]) {
@@ -395,11 +485,14 @@ int main(void) {
     json_set_alloc_funcs(mem_alloc, mem_free);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_create, jw_setup, jw_teardown),
+        cmocka_unit_test_setup_teardown(test_waiting_is_bounded, jw_setup, jw_teardown),
         cmocka_unit_test_setup_teardown(test_actions, jw_setup, jw_teardown),
         cmocka_unit_test_setup_teardown(test_bad_files, jw_setup, jw_teardown),
         cmocka_unit_test_setup_teardown(test_progress, jw_setup, jw_teardown),
         cmocka_unit_test_setup_teardown(test_record, jw_setup, jw_teardown),
         cmocka_unit_test_setup_teardown(test_result, jw_setup, jw_teardown),
+        cmocka_unit_test(test_told_steps),
+        cmocka_unit_test_setup_teardown(test_messages_are_bounded, jw_setup, jw_teardown),
         cmocka_unit_test_setup_teardown(test_publish, jw_setup, jw_teardown),
         cmocka_unit_test_setup_teardown(test_models, jw_setup, jw_teardown),
         cmocka_unit_test_setup_teardown(test_without_memory, jw_setup, jw_teardown),

@@ -244,6 +244,25 @@ static void test_refusals(void **state) {
     json_decref(o);
 }
 
+// As many as may wait: the next is a full queue, which clients ask again, and room is made by a cancel.
+static void test_too_many_wait(void **state) {
+    struct df *d = *state;
+    char id[FT_ID_MAX], target[96];
+    d->home.max_waiting = 2;
+    js_create(d, "", id);
+    js_create(d, "", id);
+    json_t *o = js_post(d, TYPE, "{\"model\":\"tiny\",\"training_file\":\"$\"}", 429);
+    const json_t *e = json_object_get(o, "error");
+    assert_string_equal(js_str(e, "type"), "rate_limit_error");
+    assert_string_equal(js_str(e, "code"), "queue_full");
+    assert_true(json_is_null(json_object_get(e, "param")));
+    assert_non_null(strstr(js_str(e, "message"), "2 may (--max-waiting-jobs)"));
+    json_decref(o);
+    snprintf(target, sizeof target, JOBS "/%s/cancel", id);
+    json_decref(js_ask(d, "POST", target, "", "", 200));
+    js_create(d, "", id);
+}
+
 static void test_pages(void **state) {
     struct df *d = *state;
     char ids[5][FT_ID_MAX], target[256];
@@ -498,6 +517,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_object, js_setup, js_teardown),
         cmocka_unit_test_setup_teardown(test_object_defaults, js_setup, js_teardown),
         cmocka_unit_test_setup_teardown(test_refusals, js_setup, js_teardown),
+        cmocka_unit_test_setup_teardown(test_too_many_wait, js_setup, js_teardown),
         cmocka_unit_test_setup_teardown(test_pages, js_setup, js_teardown),
         cmocka_unit_test_setup_teardown(test_actions, js_setup, js_teardown),
         cmocka_unit_test(test_owners),

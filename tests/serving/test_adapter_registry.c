@@ -340,6 +340,45 @@ static void a_version_that_fails_goes_with_its_last_request(void **state) {
     rx_close(&x);
 }
 
+// What is rolled back again and again, or loaded and never promoted, is refused at a bound; what an earlier
+// process acknowledged is not.
+static void living_versions_are_bounded(void **state) {
+    (void)state;
+    struct rx x;
+    rx_open(&x, 2);
+    promote(&x, "a", load(&x, "a"));
+    for (int i = 1; i < ADP_MAX_OF_NAME; i++) {
+        promote(&x, "a", load(&x, "a"));
+        assert_int_equal(adp_roll_back(x.r, "a", &x.info), ERR_OK);
+    }
+    struct adp_version *v;
+    const uint64_t next = adp_next_number(x.r);
+    struct adp_origin from = {.path = "tests/golden/adapters/qv"};
+    assert_int_equal(adp_load(x.r, "a", &from, &v, &x.info), ERR_LIMIT);
+    assert_null(v);
+    assert_string_equal(x.info.param, "lora_name");
+    assert_non_null(strstr(x.info.message, "`a` has 64 versions"));
+    assert_int_equal(adp_next_number(x.r), next);
+    from.version = next;
+    assert_int_equal(adp_load(x.r, "a", &from, &v, &x.info), ERR_OK);
+    adp_release(v);
+    load(&x, "b");
+    assert_int_equal(adp_retire(x.r, "a", 2, &x.info), ERR_OK);
+    assert_int_equal(adp_retire(x.r, "a", 3, &x.info), ERR_OK);
+    load(&x, "a");
+    from.version = 0;
+    assert_int_equal(adp_load(x.r, "a", &from, &v, &x.info), ERR_LIMIT);
+    // And of all names together.
+    char name[16];
+    for (int i = 65; i < ADP_MAX_VERSIONS; i++) {
+        snprintf(name, sizeof name, "n%d", i);
+        load(&x, name);
+    }
+    assert_int_equal(adp_load(x.r, "one-more", &from, &v, &x.info), ERR_LIMIT);
+    assert_non_null(strstr(x.info.message, "there are 8192 versions of adapters"));
+    rx_close(&x);
+}
+
 static void dead_versions_are_forgotten(void **state) {
     (void)state;
     struct rx x;
@@ -579,6 +618,7 @@ int main(void) {
         cmocka_unit_test(a_version_is_verified_before_anything_uses_it),
         cmocka_unit_test(a_version_that_fails_goes_with_its_last_request),
         cmocka_unit_test(dead_versions_are_forgotten),
+        cmocka_unit_test(living_versions_are_bounded),
         cmocka_unit_test(host_memory_is_bounded_and_read_again),
         cmocka_unit_test(a_change_does_what_was_foretold),
         cmocka_unit_test(a_version_comes_back_as_it_was),
