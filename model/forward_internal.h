@@ -4,6 +4,7 @@
 //   forward.c          create, begin, run; what a slice of work costs; errors
 //   forward_upload.c   checks a batch and uploads it
 //   forward_stages.c   the walk itself: one function per stage
+//   forward_linear.c   its products with their hooks; what a piece of work costs
 //
 // Invariants
 // 1. Between two calls nothing of the cursor is on the queue.
@@ -113,6 +114,37 @@ struct mdl__account {
 static inline bool mdl__sliced(const struct mdl__account *a) {
     return a->budget < MDL__UNLIMITED;
 }
+
+// What a two-core server does; `scale` corrects it as slices are measured.
+#define MDL__NS_PER_BYTE 0.05
+#define MDL__NS_PER_FLOP 0.005
+void mdl__spend(struct mdl_forward *f, struct mdl__account *a, double bytes, double flops);
+// How many of `n` units that cost `ns` together, unscaled, fit the budget: a multiple of `unit`, or all.
+int32_t mdl__cut(const struct mdl_forward *f, const struct mdl__account *a, int32_t n, double ns,
+                 int32_t unit);
+// The stage is done.
+void mdl__next(struct mdl_forward *f);
+
+// A product of the walk: y = epilogue(x Wᵀ + bias).
+struct mdl__product {
+    const struct mdl_matrix *m;
+    kn_addr x, xq; // PLAIN and Q8; what no part multiplies may be 0
+    int64_t ldx;
+    kn_addr y;
+    int64_t ldy;
+    kn_addr bias;
+    int32_t rows;
+    enum kn_epilogue epilogue;
+    bool gate_up; // of one weight: columns are counted in pairs of both
+};
+// Whether a hook follows this product of the layer in hand.
+bool mdl__hooked(const struct mdl_forward *f, enum mdl_linear which);
+// Records columns and rows from the cursor on; true in *all once every one is recorded.
+enum err mdl__product(struct mdl_forward *f, struct mdl__account *a, const struct mdl__product *p,
+                      bool *all);
+// A product with its hook; moves on when both are recorded.
+enum err mdl__linear(struct mdl_forward *f, struct mdl__account *a, const struct mdl__product *p,
+                     enum mdl_linear which);
 
 // Records the next part of the walk and moves the cursor.
 enum err mdl__forward_stage(struct mdl_forward *f, struct mdl__account *a);

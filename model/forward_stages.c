@@ -8,23 +8,7 @@
 #include "model/forward_internal.h"
 #include <math.h>
 
-enum { CUT_COLUMNS = 64, CUT_TOKENS = 16, CUT_ROWS = 16, CUT_HOOK_ROWS = 32 };
-
-// What a two-core server does; `scale` corrects it as slices are measured.
-static const double NS_PER_BYTE = 0.05, NS_PER_FLOP = 0.005;
-
-// A product of the walk: y = epilogue(x Wᵀ + bias).
-struct product {
-    const struct mdl_matrix *m;
-    kn_addr x, xq; // PLAIN and Q8; what no part multiplies may be 0
-    int64_t ldx;
-    kn_addr y;
-    int64_t ldy;
-    kn_addr bias;
-    int32_t rows;
-    enum kn_epilogue epilogue;
-    bool gate_up; // of one weight: columns are counted in pairs of both
-};
+enum { CUT_TOKENS = 16, CUT_ROWS = 16 };
 
 static bool takes(const struct mdl_matrix *m, enum kn_form form) {
     return m->forms >> form & 1;
@@ -34,173 +18,8 @@ static const struct mdl_layer *layer(const struct mdl_forward *f) {
     return &f->w->layers[f->at.layer];
 }
 
-static void next(struct mdl_forward *f) {
-    f->at.stage++;
-    f->at.done = f->at.row = 0;
-}
-
 static bool stage_begins(const struct mdl_forward *f) {
     return !f->at.done && !f->at.row;
-}
-
-static void spend(struct mdl_forward *f, struct mdl__account *a, double bytes, double flops) {
-    double ns = bytes * NS_PER_BYTE + flops * NS_PER_FLOP;
-    a->spent += ns * f->scale;
-}
-
-// How many of `n` units that cost `ns` together fit the budget: a multiple of `unit`, or all.
-static int32_t cut(const struct mdl_forward *f, const struct mdl__account *a, int32_t n, double ns,
-                   int32_t unit) {
-    ns *= f->scale;
-    double left = a->budget - a->spent;
-    // A short rest goes along; a slice that is nearly spent still does a decent piece.
-    if (ns <= 1.25 * left)
-        return n;
-    double share = fmax(left, a->budget / 2) / ns * n;
-    if (share >= n)
-        return n;
-    int32_t units = ((int32_t)share / unit + 1) * unit;
-    return units < n ? units : n;
-}
-
-// Columns [begin, end) of one part of the block of rows in hand.
-static struct kn_gemm gemm_of(const struct mdl_forward *f, const struct product *p, int part,
-                              int32_t begin, int32_t end) {
-    const struct kn_weight *w = p->m->part[part];
-    int32_t offset = 0;
-    for (int i = 0; i < part; i++)
-        offset += p->m->part_n[i];
-    bool q8 = f->ops->weight_form(w) == KN_FORM_Q8;
-    size_t row = (size_t)f->at.row, plain = f->plain_bytes;
-    return (struct kn_gemm){
-        .w = w,
-        .x = q8 ? p->xq + row * f->ops->form_row_bytes(KN_FORM_Q8, p->m->k)
-                : p->x + row * (size_t)p->ldx * plain,
-        .ldx = p->ldx,
-        .y = p->y + (row * (size_t)p->ldy + (size_t)offset) * plain,
-        .ldy = p->ldy,
-        .bias = p->bias ? p->bias + (size_t)offset * sizeof(float) : 0,
-        .rows = f->at.block,
-        .n_begin = begin,
-        .n_end = end,
-        .epilogue = p->epilogue,
-    };
-}
-
-// Records columns of the block of rows in hand from at.done on, as many as the budget allows, in the
-// one part where at.done falls.
-static enum err product_piece(struct mdl_forward *f, struct mdl__account *a,
-                              const struct product *p) {
-    int part = 0;
-    int32_t offset = 0;
-    while (f->at.done >= offset + p->m->part_n[part])
-        offset += p->m->part_n[part++];
-    int32_t fused = p->gate_up ? 2 : 1; // weight rows per column
-    int32_t n = p->m->part_n[part] / fused;
-    int32_t begin = f->at.done - offset;
-    double bytes = (double)f->ops->weight_bytes(p->m->part[part]) / n;
-    double flops = 2.0 * p->m->k * f->at.block * fused;
-    double column = bytes * NS_PER_BYTE + flops * NS_PER_FLOP;
-    int32_t count = cut(f, a, n - begin, column * (n - begin), CUT_COLUMNS);
-    struct kn_gemm g = gemm_of(f, p, part, begin, begin + count);
-    spend(f, a, bytes * count, flops * count);
-    f->at.done += count;
-    return f->ops->gemm(f->q, &g);
-}
-
-// True in *all once every row and column is recorded.
-static enum err product(struct mdl_forward *f, struct mdl__account *a, const struct product *p,
-                        bool *all) {
-    int32_t n = p->gate_up ? p->m->n / 2 : p->m->n;
-    enum err e = ERR_OK;
-    while (!e && f->at.row < p->rows && a->spent < a->budget) {
-        if (!f->at.done) {
-            int32_t rest = p->rows - f->at.row;
-            f->at.block = mdl__sliced(a) && rest > f->cut_rows ? f->cut_rows : rest;
-        }
-        e = product_piece(f, a, p);
-        if (f->at.done == n) {
-            f->at.row += f->at.block;
-            f->at.done = 0;
-        }
-    }
-    *all = f->at.row >= p->rows;
-    return e;
-}
-
-// Whether a hook follows this product of the layer in hand.
-static bool hooked(const struct mdl_forward *f, enum mdl_linear which) {
-    const struct mdl_hooks *h = f->hooks;
-    return h && (!h->wants || h->wants(h->arg, f->at.layer, which));
-}
-
-// n rows of a product from `row` on, as the hook sees them. batch: room for a copy.
-static struct mdl_linear_call hook_call(const struct mdl_forward *f, const struct product *p,
-                                        enum mdl_linear which, int32_t row, int32_t n,
-                                        struct kn_batch *batch) {
-    *batch = f->batch; // its counts stay: a part may have fewer rows than sequences
-    batch->seq += (kn_addr)row * sizeof(int32_t);
-    return (struct mdl_linear_call){
-        .layer = f->at.layer,
-        .which = which,
-        .x = p->x + (size_t)row * (size_t)p->ldx * f->plain_bytes,
-        .ldx = p->ldx,
-        .y = p->y + (size_t)row * (size_t)p->ldy * f->plain_bytes,
-        .ldy = p->ldy,
-        .rows = n,
-        .row = row,
-        .batch = batch,
-    };
-}
-
-// Operations of a hook's row; thin products run at half the speed of others.
-static double hook_flops(const struct mdl_forward *f, enum mdl_linear which) {
-    const struct mdl_hooks *h = f->hooks;
-    return h->flops ? 2 * h->flops(h->arg, f->at.layer, which) : 0;
-}
-
-// Calls the hook for rows from at.done on; true in *all once it was called for all.
-static enum err hook(struct mdl_forward *f, struct mdl__account *a, const struct product *p,
-                     enum mdl_linear which, bool *all) {
-    const struct mdl_hooks *h = f->hooks;
-    int32_t left = p->rows - f->at.done, row = f->at.done;
-    double flops = hook_flops(f, which);
-    int32_t n = cut(f, a, left, flops * NS_PER_FLOP * left, CUT_HOOK_ROWS);
-    struct kn_batch batch;
-    struct mdl_linear_call call = hook_call(f, p, which, row, n, &batch);
-    spend(f, a, 0, flops * n);
-    f->at.done += n;
-    *all = f->at.done == p->rows;
-    return h->linear(h->arg, f->q, &call);
-}
-
-// A whole product with its hook in one.
-static enum err product_hooked(struct mdl_forward *f, struct mdl__account *a,
-                               const struct product *p, enum mdl_linear which) {
-    struct kn_batch batch;
-    struct mdl_linear_call call = hook_call(f, p, which, 0, p->rows, &batch);
-    f->at.block = p->rows;
-    struct kn_gemm g = gemm_of(f, p, 0, 0, 0);
-    spend(f, a, (double)f->ops->weight_bytes(g.w),
-          (2.0 * p->m->k * p->m->n + hook_flops(f, which)) * p->rows);
-    next(f);
-    return f->hooks->product(f->hooks->arg, f->q, &g, &call);
-}
-
-// A product with its hook; moves on when both are recorded.
-static enum err linear(struct mdl_forward *f, struct mdl__account *a, const struct product *p,
-                       enum mdl_linear which) {
-    bool all;
-    if (hooked(f, which) && f->hooks->product && !mdl__sliced(a) && p->m->n_parts == 1 && p->rows)
-        return product_hooked(f, a, p, which);
-    enum err e = product(f, a, p, &all);
-    if (e || !all)
-        return e;
-    if (hooked(f, which))
-        e = hook(f, a, p, which, &all);
-    if (all)
-        next(f);
-    return e;
 }
 
 static kn_addr place(struct mdl_forward *f, enum mdl_tape_kind kind, int32_t width) {
@@ -237,8 +56,8 @@ static enum err tape_residual(struct mdl_forward *f, enum mdl_tape_kind kind, in
 // Rows from at.done on that an operation of so many bytes a row does now.
 static int32_t take_rows(struct mdl_forward *f, struct mdl__account *a, double bytes) {
     int32_t left = f->at.rows - f->at.done;
-    int32_t n = cut(f, a, left, bytes * NS_PER_BYTE * left, CUT_ROWS);
-    spend(f, a, bytes * n, 0);
+    int32_t n = mdl__cut(f, a, left, bytes * MDL__NS_PER_BYTE * left, CUT_ROWS);
+    mdl__spend(f, a, bytes * n, 0);
     f->at.done += n;
     return n;
 }
@@ -262,7 +81,7 @@ static enum err stage_embed(struct mdl_forward *f, struct mdl__account *a) {
                               .token_begin = row,
                               .token_end = row + n};
     if (row + n == f->at.rows)
-        next(f);
+        mdl__next(f);
     enum err e = f->ops->embed(f->q, &p);
     return e ? e : f->ops->rope_table(f->q, &t);
 }
@@ -283,7 +102,7 @@ static enum err norm(struct mdl_forward *f, struct mdl__account *a, kn_addr weig
         e = copy_residual(f, f->again_from, c->hidden, f->residual, ld, row, n);
     if (!e)
         e = tape_residual(f, kind, row, n);
-    bool plain = hooked(f, which) || takes(m, KN_FORM_PLAIN), q8 = takes(m, KN_FORM_Q8);
+    bool plain = mdl__hooked(f, which) || takes(m, KN_FORM_PLAIN), q8 = takes(m, KN_FORM_Q8);
     size_t q8_row = f->ops->form_row_bytes(KN_FORM_Q8, c->hidden);
     struct kn_rmsnorm p = {.x = row_of(f, f->residual, ld, row),
                            .ldx = ld,
@@ -295,7 +114,7 @@ static enum err norm(struct mdl_forward *f, struct mdl__account *a, kn_addr weig
                            .ldy = ld,
                            .yq = q8 ? f->buf.xnq + (size_t)row * q8_row : 0};
     if (f->at.done == f->at.rows)
-        next(f);
+        mdl__next(f);
     return e ? e : f->ops->rmsnorm(f->q, &p);
 }
 
@@ -320,15 +139,15 @@ static kn_addr attn_at(const struct mdl_forward *f, int64_t *ld) {
 static enum err stage_qkv(struct mdl_forward *f, struct mdl__account *a) {
     if (stage_begins(f))
         f->taped[MDL_TAPE_QKV] = place(f, MDL_TAPE_QKV, layer(f)->qkv.n);
-    struct product p = {.m = &layer(f)->qkv,
-                        .x = f->spare,
-                        .xq = f->buf.xnq,
-                        .ldx = f->buf.ld_hidden,
-                        .bias = layer(f)->qkv_bias,
-                        .rows = f->at.rows,
-                        .epilogue = KN_GEMM_STORE};
+    struct mdl__product p = {.m = &layer(f)->qkv,
+                             .x = f->spare,
+                             .xq = f->buf.xnq,
+                             .ldx = f->buf.ld_hidden,
+                             .bias = layer(f)->qkv_bias,
+                             .rows = f->at.rows,
+                             .epilogue = KN_GEMM_STORE};
     p.y = qkv_at(f, &p.ldy);
-    return linear(f, a, &p, MDL_QKV);
+    return mdl__linear(f, a, &p, MDL_QKV);
 }
 
 // Rotates q and k; k and v go into the cache.
@@ -350,7 +169,7 @@ static enum err stage_rope_kv(struct mdl_forward *f, struct mdl__account *a) {
     if (p.q_norm)
         p.q_in = place(f, MDL_TAPE_Q, p.heads * c->head_dim);
     if (f->at.done == f->at.rows) {
-        next(f);
+        mdl__next(f);
         // Nothing reads what the last layer makes of rows that nobody wants.
         if (f->at.layer == c->n_layers - 1 && !f->batch.n_out && !f->tape)
             f->at.stage = STAGE_DONE;
@@ -360,7 +179,8 @@ static enum err stage_rope_kv(struct mdl_forward *f, struct mdl__account *a) {
 
 static bool prunes(const struct mdl_forward *f) {
     return f->at.layer == f->w->config.n_layers - 1 && f->batch.n_out < f->batch.n_tokens &&
-           !f->tape && !hooked(f, MDL_O) && !hooked(f, MDL_GATE_UP) && !hooked(f, MDL_DOWN);
+           !f->tape && !mdl__hooked(f, MDL_O) && !mdl__hooked(f, MDL_GATE_UP) &&
+           !mdl__hooked(f, MDL_DOWN);
 }
 
 // attn[T, A]: softmax(q kᵀ / sqrt(head_dim)) v over the cache
@@ -371,7 +191,7 @@ static enum err stage_attn(struct mdl_forward *f, struct mdl__account *a) {
         f->taped[MDL_TAPE_ATTN_OUT] = place(f, MDL_TAPE_ATTN_OUT, o->k);
     double flops = f->attn_work / f->at.rows * 4.0 * o->k;
     int32_t rest = f->at.rows - f->at.done;
-    int32_t count = cut(f, a, rest, flops * NS_PER_FLOP * rest, CUT_TOKENS);
+    int32_t count = mdl__cut(f, a, rest, flops * MDL__NS_PER_FLOP * rest, CUT_TOKENS);
     struct kn_attn p = {.batch = &f->batch,
                         .pool = f->kv.pool,
                         .shape = f->kv.shape,
@@ -384,10 +204,10 @@ static enum err stage_attn(struct mdl_forward *f, struct mdl__account *a) {
                         .token_end = f->at.done + count};
     p.q = qkv_at(f, &p.ldq);
     p.out = attn_at(f, &p.ldout);
-    spend(f, a, 0, flops * count);
+    mdl__spend(f, a, 0, flops * count);
     f->at.done += count;
     if (f->at.done == f->at.rows)
-        next(f);
+        mdl__next(f);
     return f->ops->attn(f->q, &p);
 }
 
@@ -395,7 +215,7 @@ static enum err stage_attn(struct mdl_forward *f, struct mdl__account *a) {
 // free by now.
 static enum err stage_prune(struct mdl_forward *f, struct mdl__account *a) {
     if (!prunes(f)) {
-        next(f);
+        mdl__next(f);
         return ERR_OK;
     }
     const struct mdl_matrix *o = &layer(f)->o;
@@ -413,23 +233,23 @@ static enum err stage_prune(struct mdl_forward *f, struct mdl__account *a) {
     f->spare = f->residual;
     f->residual = residual;
     f->at.rows = n;
-    spend(f, a, (double)n * o->k * 24, 0);
-    next(f);
+    mdl__spend(f, a, (double)n * o->k * 24, 0);
+    mdl__next(f);
     return e;
 }
 
 // residual[R, H] += attn Woᵀ
 static enum err stage_o(struct mdl_forward *f, struct mdl__account *a) {
-    struct product p = {.m = &layer(f)->o,
-                        .xq = f->buf.attnq,
-                        .y = f->residual,
-                        .ldy = f->buf.ld_hidden,
-                        .rows = f->at.rows,
-                        .epilogue = KN_GEMM_ADD};
+    struct mdl__product p = {.m = &layer(f)->o,
+                             .xq = f->buf.attnq,
+                             .y = f->residual,
+                             .ldy = f->buf.ld_hidden,
+                             .rows = f->at.rows,
+                             .epilogue = KN_GEMM_ADD};
     p.x = attn_at(f, &p.ldx);
     if (prunes(f))
         p.x = f->buf.qkv;
-    return linear(f, a, &p, MDL_O);
+    return mdl__linear(f, a, &p, MDL_O);
 }
 
 static enum err stage_ffn_norm(struct mdl_forward *f, struct mdl__account *a) {
@@ -438,7 +258,8 @@ static enum err stage_ffn_norm(struct mdl_forward *f, struct mdl__account *a) {
 
 // Whether the product itself makes silu(gate) * up.
 static bool fuses(const struct mdl_forward *f) {
-    return !hooked(f, MDL_GATE_UP) && !f->taped[MDL_TAPE_GATE_UP] && layer(f)->gate_up.n_parts == 1;
+    return !mdl__hooked(f, MDL_GATE_UP) && !f->taped[MDL_TAPE_GATE_UP] &&
+           layer(f)->gate_up.n_parts == 1;
 }
 
 // act[R, I]: over gate's own place where gate | up lie in the workspace
@@ -454,18 +275,18 @@ static enum err stage_gate_up(struct mdl_forward *f, struct mdl__account *a) {
     if (stage_begins(f))
         f->taped[MDL_TAPE_GATE_UP] = place(f, MDL_TAPE_GATE_UP, m->n);
     kn_addr taped = f->taped[MDL_TAPE_GATE_UP];
-    struct product p = {.m = m,
-                        .x = f->spare,
-                        .xq = f->buf.xnq,
-                        .ldx = f->buf.ld_hidden,
-                        .y = taped ? taped : f->buf.gate_up,
-                        .ldy = taped      ? m->n
-                               : fuses(f) ? f->buf.ld_inter
-                                          : f->buf.ld_gate_up,
-                        .rows = f->at.rows,
-                        .epilogue = fuses(f) ? KN_GEMM_SWIGLU : KN_GEMM_STORE,
-                        .gate_up = m->n_parts == 1};
-    enum err e = linear(f, a, &p, MDL_GATE_UP);
+    struct mdl__product p = {.m = m,
+                             .x = f->spare,
+                             .xq = f->buf.xnq,
+                             .ldx = f->buf.ld_hidden,
+                             .y = taped ? taped : f->buf.gate_up,
+                             .ldy = taped      ? m->n
+                                    : fuses(f) ? f->buf.ld_inter
+                                               : f->buf.ld_gate_up,
+                             .rows = f->at.rows,
+                             .epilogue = fuses(f) ? KN_GEMM_SWIGLU : KN_GEMM_STORE,
+                             .gate_up = m->n_parts == 1};
+    enum err e = mdl__linear(f, a, &p, MDL_GATE_UP);
     if (f->at.again && f->at.stage != STAGE_GATE_UP)
         f->at.stage = STAGE_DONE;
     return e;
@@ -492,20 +313,20 @@ static enum err stage_act(struct mdl_forward *f, struct mdl__account *a) {
     if (!e && takes(&layer(f)->down, KN_FORM_Q8))
         e = f->ops->quantize(f->q, &z);
     if (f->at.done == f->at.rows)
-        next(f);
+        mdl__next(f);
     return e;
 }
 
 // residual[R, H] += act Wdownᵀ; then the next layer
 static enum err stage_down(struct mdl_forward *f, struct mdl__account *a) {
-    struct product p = {.m = &layer(f)->down,
-                        .xq = f->buf.actq,
-                        .y = f->residual,
-                        .ldy = f->buf.ld_hidden,
-                        .rows = f->at.rows,
-                        .epilogue = KN_GEMM_ADD};
+    struct mdl__product p = {.m = &layer(f)->down,
+                             .xq = f->buf.actq,
+                             .y = f->residual,
+                             .ldy = f->buf.ld_hidden,
+                             .rows = f->at.rows,
+                             .epilogue = KN_GEMM_ADD};
     p.x = act_at(f, &p.ldx);
-    enum err e = linear(f, a, &p, MDL_DOWN);
+    enum err e = mdl__linear(f, a, &p, MDL_DOWN);
     if (f->at.stage != STAGE_DOWN) {
         f->at.layer++;
         if (f->at.layer < f->w->config.n_layers)
@@ -522,7 +343,7 @@ static enum err stage_final(struct mdl_forward *f, struct mdl__account *a) {
         n = take_rows(f, a, 8.0 * f->w->config.hidden);
     enum err e = tape_residual(f, MDL_TAPE_FINAL, row, n);
     if (row + n == f->at.rows)
-        next(f);
+        mdl__next(f);
     if (f->at.stage != STAGE_FINAL && !f->batch.n_out)
         f->at.stage = STAGE_DONE;
     return e;
@@ -555,25 +376,25 @@ static enum err stage_head_norm(struct mdl_forward *f, struct mdl__account *a) {
         e = copy_rows(f, f->residual, f->buf.ld_hidden, f->buf.h, f->buf.ld_hidden,
                       f->batch.out_rows + first * sizeof(int32_t), n, c->hidden);
     }
-    spend(f, a, (double)n * c->hidden * 16, 0);
-    next(f);
+    mdl__spend(f, a, (double)n * c->hidden * 16, 0);
+    mdl__next(f);
     return e ? e : f->ops->rmsnorm(f->q, &p);
 }
 
 // logits[S, V] = hn Wheadᵀ
 static enum err stage_logits(struct mdl_forward *f, struct mdl__account *a) {
-    struct product p = {.m = &f->w->head,
-                        .x = f->buf.hn,
-                        .xq = f->buf.hnq,
-                        .ldx = f->buf.ld_hidden,
-                        .y = f->buf.logits,
-                        .ldy = f->buf.ld_vocab,
-                        .rows = slice(f),
-                        .epilogue = KN_GEMM_STORE};
+    struct mdl__product p = {.m = &f->w->head,
+                             .x = f->buf.hn,
+                             .xq = f->buf.hnq,
+                             .ldx = f->buf.ld_hidden,
+                             .y = f->buf.logits,
+                             .ldy = f->buf.ld_vocab,
+                             .rows = slice(f),
+                             .epilogue = KN_GEMM_STORE};
     bool all;
-    enum err e = product(f, a, &p, &all);
+    enum err e = mdl__product(f, a, &p, &all);
     if (all)
-        next(f);
+        mdl__next(f);
     return e;
 }
 
@@ -593,9 +414,9 @@ static enum err stage_sample(struct mdl_forward *f, struct mdl__account *a) {
                           .tokens = f->buf.tokens + first * sizeof(int32_t)};
     if (!e)
         e = f->ops->sample(f->q, &p);
-    spend(f, a, (double)n * vocab * 8, 0);
+    mdl__spend(f, a, (double)n * vocab * 8, 0);
     f->at.want += n;
-    next(f);
+    mdl__next(f);
     if (f->at.want < f->batch.n_out)
         f->at.stage = STAGE_HEAD_NORM;
     return e;
@@ -603,7 +424,7 @@ static enum err stage_sample(struct mdl_forward *f, struct mdl__account *a) {
 
 static enum err stage_results(struct mdl_forward *f, struct mdl__account *a) {
     (void)a;
-    next(f);
+    mdl__next(f);
     return f->ops->download(f->q, f->samples, f->buf.sample_outs,
                             (size_t)f->batch.n_out * sizeof *f->samples);
 }
