@@ -37,9 +37,13 @@ static void add(struct gov_window *w, int64_t value) {
     w->top = rank_from_top(w, w->n / ABOVE + 1);
 }
 
+static int64_t of_engine(int64_t target_ns) {
+    return target_ns - clamp(target_ns / GOV_WAY_PART, 0, GOV_WAY_MOST_NS);
+}
+
 void gov_init(struct governor *g, const struct gov_config *cfg) {
     memset(g, 0, sizeof *g);
-    g->cfg = *cfg;
+    g->cfg = (struct gov_config){of_engine(cfg->itl_ns), of_engine(cfg->ttft_ns)};
     g->slice_ns = GOV_SLICE_LONGEST_NS;
     g->margin_ns = GOV_FIRST_MARGIN_NS;
 }

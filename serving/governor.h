@@ -36,6 +36,9 @@ struct gov_config {
     int64_t itl_ns, ttft_ns; // targets; 0: none
 };
 
+// What a client sees of a target: a token is on its way to it for a while, not always for the same.
+enum { GOV_WAY_PART = 16, GOV_WAY_MOST_NS = 2000000 };
+
 struct gov_window { // the newest values, oldest overwritten
     int32_t n, at;
     int64_t value[GOV_WINDOW];
@@ -43,7 +46,7 @@ struct gov_window { // the newest values, oldest overwritten
 };
 
 struct governor {
-    struct gov_config cfg;
+    struct gov_config cfg; // targets of the engine: those of its clients less the way to them
     struct gov_window overrun, error;
     int64_t slice_ns;  // how long a slice may be
     int64_t margin_ns; // kept free in front of each step
@@ -59,6 +62,7 @@ struct gov_view {
     int64_t begin_ns; // when the next step must begin at the latest; INT64_MIN: at once
 };
 
+// cfg: targets as clients see them.
 void gov_init(struct governor *g, const struct gov_config *cfg);
 // Nanoseconds; 0: none.
 int64_t gov_allowance(struct governor *g, const struct gov_view *v);

@@ -26,6 +26,16 @@ static void idle_time_is_given_in_slices(void **state) {
     assert_int_equal(gov_allowance(&g, &at_once), 0);
 }
 
+static void tokens_have_time_for_their_way(void **state) {
+    (void)state;
+    struct governor g = governor_of(16, 0);
+    assert_int_equal(g.cfg.itl_ns, 15 * MS);
+    assert_int_equal(g.cfg.ttft_ns, 0);
+    g = governor_of(0, 500);
+    assert_int_equal(g.cfg.itl_ns, 0);
+    assert_int_equal(g.cfg.ttft_ns, 498 * MS);
+}
+
 static void slack_is_given_but_for_the_margin(void **state) {
     (void)state;
     struct governor g = governor_of(50, 0);
@@ -92,7 +102,7 @@ static void late_tokens_widen_the_margin_for_a_while(void **state) {
     tokens(&g, 200, 0, 0);
     assert_int_equal(g.margin_ns, before);
     tokens(&g, 1000, 1, 3 * MS);
-    assert_int_equal(g.margin_ns, before + 5 * MS); // an eighth of the target bounds it
+    assert_int_equal(g.margin_ns, before + g.cfg.itl_ns / 8); // bounds it
 }
 
 // A machine that stands still now and then, less often than the goal allows: no margin would help.
@@ -141,6 +151,7 @@ static void a_margin_that_leaves_nothing_is_doubted(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(idle_time_is_given_in_slices),
+        cmocka_unit_test(tokens_have_time_for_their_way),
         cmocka_unit_test(slack_is_given_but_for_the_margin),
         cmocka_unit_test(overrun_shortens_slices),
         cmocka_unit_test(the_margin_is_what_steps_were_late_by),
