@@ -26,8 +26,8 @@ void buf_puts(struct buf *b, const char *s);
 void buf_putc(struct buf *b, char c);
 void buf_printf(struct buf *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void buf_vprintf(struct buf *b, const char *fmt, va_list ap) __attribute__((format(printf, 2, 0)));
-// Appends what `fd` still gives, to its end. ERR_IO: errno says why; else as buf_err, ERR_LIMIT where there is
-// more than `max`. Blocks.
+// Appends what `fd` still gives, to its end. ERR_IO: errno says why; else as buf_err, ERR_LIMIT
+// where there is more than `max`. Blocks.
 enum err buf_read(struct buf *b, int fd);
 void buf_consume(struct buf *b, size_t n); // drops the first n bytes
 // Hands the bytes over to the caller (free with mem_free) and leaves the buffer empty.

@@ -236,8 +236,8 @@ static int64_t free_pages(struct db *d) {
     return n;
 }
 
-// Pages of a table that is dropped in another transaction than the one that filled it: within one they
-// would never be written.
+// Pages of a table that is dropped in another transaction than the one that filled it: within one
+// they would never be written.
 enum err db_make_room(struct db *d, struct err_info *info) {
     static const char *const steps[] = {
         "CREATE TABLE IF NOT EXISTS room (x BLOB)",

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The state database: SQLite in WAL mode, synchronous FULL, so that a committed transaction survives
-// a power loss. Its schema is an ordered list of migrations; a database that knows more of them than
-// this binary is refused.
+// The state database: SQLite in WAL mode, synchronous FULL, so that a committed transaction
+// survives a power loss. Its schema is an ordered list of migrations; a database that knows more of
+// them than this binary is refused.
 //
 // Everything happens between db_begin and db_end, which hold the database's lock: any thread may
 // use it, one at a time. Calls block on the disk. Between the two a failed call leaves the
@@ -26,17 +26,18 @@ struct db_migration {
 // holds a migration that the list does not have at its place; ERR_FORMAT: it is no database.
 enum err db_open(const char *path, const struct db_migration *list, size_t n, struct db **out,
                  struct err_info *info);
-// For reading alone, beside a process that has it open or not; nothing is brought up to date. ERR_UNSUPPORTED
-// also where the file has fewer migrations than the list.
+// For reading alone, beside a process that has it open or not; nothing is brought up to date.
+// ERR_UNSUPPORTED also where the file has fewer migrations than the list.
 enum err db_open_read(const char *path, const struct db_migration *list, size_t n, struct db **out,
                       struct err_info *info);
 void db_close(struct db *d); // NULL is legal
-// Called when a change finds no room on the disk, before the caller learns of it: what it does may let
-// the same change succeed when it is tried again. Inside the transaction; it may not use the database.
+// Called when a change finds no room on the disk, before the caller learns of it: what it does may
+// let the same change succeed when it is tried again. Inside the transaction; it may not use the
+// database.
 void db_on_full(struct db *d, void (*full)(void *arg), void *arg);
 
-// Room inside the database's own files: free pages, and blocks of its log, that later changes use although
-// the disk is full. Does nothing where there is enough already. Not within a transaction.
+// Room inside the database's own files: free pages, and blocks of its log, that later changes use
+// although the disk is full. Does nothing where there is enough already. Not within a transaction.
 enum err db_make_room(struct db *d, struct err_info *info);
 
 enum err db_begin(struct db *d, struct err_info *info); // takes the lock, also for reading
@@ -70,7 +71,8 @@ enum err db_run(struct db *d, int64_t *changed, struct err_info *info, const cha
                 const struct db_value *args, size_t n_args);
 int64_t db_last_id(struct db *d); // of the last insert
 
-// Rows of a query. Begin, then db_next until it says false, then db_rows_end, which says why it ended.
+// Rows of a query. Begin, then db_next until it says false, then db_rows_end, which says why it
+// ended.
 struct db_rows {
     struct db *db;
     void *stmt__;

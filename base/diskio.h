@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The calls that change what stands on the disk. All that is to survive a power loss goes through here
-// (base/durable.c builds on it), so that tests can record each call, make any of them fail, and replay
-// what a crash may leave. Each is the system call that its comment names: -1 and errno. Any thread.
+// The calls that change what stands on the disk. All that is to survive a power loss goes through
+// here (base/durable.c builds on it), so that tests can record each call, make any of them fail,
+// and replay what a crash may leave. Each is the system call that its comment names: -1 and errno.
+// Any thread.
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -41,11 +42,11 @@ struct diskio_call {
     size_t n;
 };
 
-// Tests only. One hook for the process; it must stay valid until it is replaced, and calls in flight
-// must have ended by then.
+// Tests only. One hook for the process; it must stay valid until it is replaced, and calls in
+// flight must have ended by then.
 struct diskio_hook {
-    // Before the call: 0, or the errno that it fails with. May lower n of a write (a short one). May be
-    // NULL.
+    // Before the call: 0, or the errno that it fails with. May lower n of a write (a short one).
+    // May be NULL.
     int (*before)(void *arg, struct diskio_call *c);
     // After a call that succeeded. A write's n is what was written. May be NULL.
     void (*after)(void *arg, const struct diskio_call *c);

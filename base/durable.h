@@ -29,11 +29,11 @@ enum err durable_begin(struct durable *d, int dir, const char *name, struct err_
 // The same for a file that others than its owner may read, as far as the umask allows.
 enum err durable_begin_public(struct durable *d, int dir, const char *name, struct err_info *info);
 enum err durable_write(struct durable *d, const void *p, size_t n, struct err_info *info);
-// What was written begins to go to the disk, so that a later sync has less to do. Waits for nothing,
-// promises nothing.
+// What was written begins to go to the disk, so that a later sync has less to do. Waits for
+// nothing, promises nothing.
 void durable_flush(const struct durable *d);
-// A file that is there already grows behind its end. Nothing is known of what was written since the last
-// durable_sync; durable_abort ends it, and leaves the file.
+// A file that is there already grows behind its end. Nothing is known of what was written since the
+// last durable_sync; durable_abort ends it, and leaves the file.
 enum err durable_append(struct durable *d, int dir, const char *name, struct err_info *info);
 enum err durable_sync(struct durable *d, struct err_info *info);
 enum err durable_commit(struct durable *d, struct err_info *info); // replaces a file of that name
@@ -48,15 +48,15 @@ enum err durable_sync_dir(int dir, struct err_info *info);
 enum err durable_folder(int dir, const char *name, int *out, struct err_info *info);
 // The same for a path, whose folder above must be there: made with this mode if it is not.
 enum err durable_make(const char *path, mode_t mode, int *out, struct err_info *info);
-// Opens the folder `name` of `dir` ("." is `dir` itself) for reading its names; a link is not followed.
-// NULL: errno says why.
+// Opens the folder `name` of `dir` ("." is `dir` itself) for reading its names; a link is not
+// followed. NULL: errno says why.
 DIR *durable_list(int dir, const char *name);
-// Removes a folder of plain files, `first` (may be NULL) before the others: what is not whole any more
-// shall not look so. A folder that is not there is no error. Syncs nothing: a crash may bring back
-// what was removed.
+// Removes a folder of plain files, `first` (may be NULL) before the others: what is not whole any
+// more shall not look so. A folder that is not there is no error. Syncs nothing: a crash may bring
+// back what was removed.
 enum err durable_remove_folder(int dir, const char *name, const char *first, struct err_info *info);
-// Drops what the kernel caches of the folder's files, a MiB at a time, calling pace_point in between: then
-// removing them takes no time to speak of. A hint; what it fails at is left.
+// Drops what the kernel caches of the folder's files, a MiB at a time, calling pace_point in
+// between: then removing them takes no time to speak of. A hint; what it fails at is left.
 void durable_uncache_folder(int dir, const char *name, struct pace *pace);
 // Drops files that were begun and neither committed nor aborted by a process that died.
 enum err durable_clean(int dir, struct err_info *info);

@@ -17,8 +17,9 @@ struct io_job {
 
 // `waiting`: how many jobs io_pool_submit lets wait.
 enum err io_pool_create(int threads, size_t waiting, struct io_pool **out);
-// For work that computes, too, and that nobody waits for in earnest: its threads have a low priority, and
-// each has a pace for its jobs, with bursts of `burst_ns` between which `rest` is called.
+// For work that computes, too, and that nobody waits for in earnest: its threads have a low
+// priority, and each has a pace for its jobs, with bursts of `burst_ns` between which `rest` is
+// called.
 struct io_gentle {
     int64_t burst_ns;
     void (*rest)(void *arg); // on the pool's threads; NULL: they do not rest

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is read is "[1.000...,", a line end, the document and "]". Errors of the document are as they would be
-// without the rest: it has its own lines, "]" is there only where the document's brackets are closed, and
-// what follows them is found here.
+// What is read is "[1.000...,", a line end, the document and "]". Errors of the document are as
+// they would be without the rest: it has its own lines, "]" is there only where the document's
+// brackets are closed, and what follows them is found here.
 #include "base/json_load.h"
 #include "base/mem.h"
 #include <errno.h>
@@ -199,8 +199,8 @@ static json_t *refuse(const char *s, size_t n, size_t at, enum json_error_code c
 
 // ---- reading
 
-// As many as the buffer has grown by when the longest token has room in it; the last is behind the byte at
-// which it grows, and so is the comma.
+// As many as the buffer has grown by when the longest token has room in it; the last is behind the
+// byte at which it grows, and so is the comma.
 static size_t zeros_for(size_t longest) {
     size_t at = FIRST_GROWTH;
     while (2 * at <= longest + 1)
@@ -237,8 +237,8 @@ static void reword(json_error_t *e, const char *begins, enum json_error_code cod
     say(e, code, text);
 }
 
-// A document that is no object and no list. What the reader says of its one token comes first, but for
-// where it says that it may not stand there.
+// A document that is no object and no list. What the reader says of its one token comes first, but
+// for where it says that it may not stand there.
 static json_t *refuse_scalar(const char *text, size_t len, const struct shape *sh, size_t flags,
                              json_error_t *e) {
     static const char expected[] = "'[' or '{' expected";

@@ -20,8 +20,8 @@ char *mem_strndup(const char *s, size_t n) __attribute__((malloc, warn_unused_re
 void *mem_dup(const void *p, size_t n) __attribute__((malloc, warn_unused_result));
 void mem_free(void *p); // NULL is legal
 
-// Allocations of the calling thread that have failed so far: tells whether code that hides it, as a library
-// may, ran short of memory. mem_aligned and mem_map are not counted.
+// Allocations of the calling thread that have failed so far: tells whether code that hides it, as a
+// library may, ran short of memory. mem_aligned and mem_map are not counted.
 uint64_t mem_failures(void);
 
 // Checked arithmetic: false on overflow, *out then untouched.

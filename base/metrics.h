@@ -30,8 +30,8 @@ void metrics_alias(struct metrics *m, const struct metric *of, const char *name,
 void metrics_alias_histogram(struct metrics *m, const struct histogram *of, const char *name,
                              const char *labels, const char *help);
 
-// From the start on a series is left out of the exposition until it has counted something. Before the registry
-// is shared; NULL is legal.
+// From the start on a series is left out of the exposition until it has counted something. Before
+// the registry is shared; NULL is legal.
 void metric_when_used(struct metric *c);
 void histogram_when_used(struct histogram *h);
 

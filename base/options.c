@@ -255,7 +255,8 @@ static size_t edit_distance(const char *a, const char *b) {
     return row[nb];
 }
 
-// How far a name is from what was typed; one that goes on behind it, or that it goes on behind, is near.
+// How far a name is from what was typed; one that goes on behind it, or that it goes on behind, is
+// near.
 static size_t distance(const char *typed, const char *name) {
     size_t n = strlen(typed), m = strlen(name), most = 1 + n / 3;
     size_t d = edit_distance(typed, name);

@@ -63,8 +63,8 @@ enum err opt_parse(const struct opt_table *t, int argc, char **argv, void *into,
                    struct opt_result *res, struct err_info *info);
 void opt_result_fini(struct opt_result *res);
 bool opt_given(const struct opt_table *t, const struct opt_result *res, const char *name);
-// A value from elsewhere (`from`, for messages: "run.json"), checked as one on the command line is; not of a
-// list. One that was given stays, and must be the same: ERR_INVALID names both.
+// A value from elsewhere (`from`, for messages: "run.json"), checked as one on the command line is;
+// not of a list. One that was given stays, and must be the same: ERR_INVALID names both.
 enum err opt_take(const struct opt_table *t, const char *name, const char *value, const char *from,
                   void *into, struct opt_result *res, struct err_info *info);
 void opt_print_help(const struct opt_table *t, struct buf *out, size_t columns);

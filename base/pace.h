@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Computing in short bursts, for threads that share the CPUs with others that somebody waits for. A low
-// priority alone decides how much of a CPU such a thread gets in the long run, but the kernel hands that
-// out in whole ticks, which is as long as a step of an engine takes.
+// Computing in short bursts, for threads that share the CPUs with others that somebody waits for. A
+// low priority alone decides how much of a CPU such a thread gets in the long run, but the kernel
+// hands that out in whole ticks, which is as long as a step of an engine takes.
 //
-// One thread per object. Work that may take longer than a burst takes a `struct pace *` (NULL: need not
-// rest) and calls pace_point where it can be interrupted: at least after each 100 µs or so of work, and
-// never with a lock held.
+// One thread per object. Work that may take longer than a burst takes a `struct pace *` (NULL: need
+// not rest) and calls pace_point where it can be interrupted: at least after each 100 µs or so of
+// work, and never with a lock held.
 #pragma once
 #include "base/clock.h"
 

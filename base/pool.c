@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A run has a state word: its number, whether it is closed, and how many workers are in it. A worker
-// enters the run that is open, once; thread 0 closes the run when it has returned from fn and waits
-// until nobody is inside. fn and arg change only while the run is closed and empty.
+// A run has a state word: its number, whether it is closed, and how many workers are in it. A
+// worker enters the run that is open, once; thread 0 closes the run when it has returned from fn
+// and waits until nobody is inside. fn and arg change only while the run is closed and empty.
 #include "base/pool.h"
 #include "base/gate.h"
 #include "base/mem.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A persistent pool of compute threads. The caller of a run is thread 0, so that a pool of one costs
-// nothing. Any thread may start a run; runs exclude each other.
+// A persistent pool of compute threads. The caller of a run is thread 0, so that a pool of one
+// costs nothing. Any thread may start a run; runs exclude each other.
 //
 // A thread that lost its core must not hold up the others where it can be helped: pool_share does
 // not wait for workers that come too late, and between runs workers sleep after a short spin.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Room that is kept back for what must go on when the disk is full. A file in the data folder takes it
-// up. When the disk is full it is given up: what changes states and what deletes has its room then, and
-// new content is refused until there is room for the file again.
+// Room that is kept back for what must go on when the disk is full. A file in the data folder takes
+// it up. When the disk is full it is given up: what changes states and what deletes has its room
+// then, and new content is refused until there is room for the file again.
 //
 // Any thread; calls block on the disk.
 #pragma once

@@ -19,7 +19,7 @@ struct thread {
 // `name` shows in ps and top (15 characters at most).
 enum err thread_start(struct thread *t, const char *name, void *(*fn)(void *), void *arg);
 void thread_join(struct thread *t);
-// For a thread that does little each time it wakes: asks the kernel to run the calling thread soon after it has
-// become ready, although threads that compute hold all CPUs. A shorter slice than theirs, which gives no more
-// time in all (EEVDF, Linux 6.12 and later); elsewhere nothing changes.
+// For a thread that does little each time it wakes: asks the kernel to run the calling thread soon
+// after it has become ready, although threads that compute hold all CPUs. A shorter slice than
+// theirs, which gives no more time in all (EEVDF, Linux 6.12 and later); elsewhere nothing changes.
 void thread_wake_soon(void);

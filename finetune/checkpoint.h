@@ -22,8 +22,9 @@ struct ft_moments { // of one checkpoint: matrices, m and v
 };
 void ft_moments_fini(struct ft_moments *x);
 
-// Writes step-<state->step> into the folder `dir` (a path; must be there). An older whole checkpoint of
-// that step stays. ERR_DISK_FULL, ERR_IO; ERR_NONFINITE where a matrix has such a value.
+// Writes step-<state->step> into the folder `dir` (a path; must be there). An older whole
+// checkpoint of that step stays. ERR_DISK_FULL, ERR_IO; ERR_NONFINITE where a matrix has such a
+// value.
 enum err ft_checkpoint_write(const char *dir, const struct mdl_config *c, const struct ft_state *s,
                              const struct ft_moments *x, const struct ft_manifest *m,
                              char name[FT_CHECKPOINT_NAME], struct err_info *info);
@@ -31,8 +32,8 @@ enum err ft_checkpoint_write(const char *dir, const struct mdl_config *c, const 
 // Checks the folder `path`: marker, manifest, digest of each file. ERR_FORMAT says what is wrong.
 enum err ft_checkpoint_verify(const char *path, struct err_info *info);
 
-// The newest step-<n> of `dir` that is whole and was made by the same run: base, dataset, template and
-// hyperparameters as in `m` (NULL: any). Others are skipped, each told of. ERR_NOT_FOUND: none.
+// The newest step-<n> of `dir` that is whole and was made by the same run: base, dataset, template
+// and hyperparameters as in `m` (NULL: any). Others are skipped, each told of. ERR_NOT_FOUND: none.
 struct ft_skip {
     void (*tell)(void *arg, const char *name, const char *why);
     void *arg;
@@ -47,9 +48,9 @@ enum err ft_checkpoint_read(const char *path, const struct mdl_config *c, struct
 // The manifest of the checkpoint at `path`, compared with its marker. *out is the caller's.
 enum err ft_checkpoint_manifest(const char *path, json_t **out, struct err_info *info);
 
-// Copies a folder with a manifest and all that it lists: a checkpoint, or a finished adapter. It is whole, or
-// not there; what was copied is compared with the manifest. `from` and `to` are open folders. ERR_NOT_FOUND:
-// there is none of that name (any more); ERR_FORMAT: it is not whole.
+// Copies a folder with a manifest and all that it lists: a checkpoint, or a finished adapter. It is
+// whole, or not there; what was copied is compared with the manifest. `from` and `to` are open
+// folders. ERR_NOT_FOUND: there is none of that name (any more); ERR_FORMAT: it is not whole.
 enum err ft_checkpoint_copy(int from, int to, const char *name, struct err_info *info);
 
 // Removes all but the newest `keep` checkpoints (0: keeps all) and what crashes have left aside.

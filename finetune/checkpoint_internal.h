@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Inside checkpoints: checkpoint.c writes and reads folders, checkpoint_verify.c checks, chooses and
-// removes them, checkpoint_optimizer.c is the file of moments, checkpoint_copy.c copies folders.
+// Inside checkpoints: checkpoint.c writes and reads folders, checkpoint_verify.c checks, chooses
+// and removes them, checkpoint_optimizer.c is the file of moments, checkpoint_copy.c copies
+// folders.
 #pragma once
 #include "base/json_write.h"
 #include "finetune/checkpoint.h"

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Loss and token accuracy of a data file, by serving's operations on the resident weights: no
-// dropout, every sequence for itself. Several sequences share a row where they fit, which changes no
-// bit (law of batch invariance), and the sum is taken in the file's order. A file of preferences has DPO's loss
-// instead, of each pair. Trainer's thread; blocks.
+// dropout, every sequence for itself. Several sequences share a row where they fit, which changes
+// no bit (law of batch invariance), and the sum is taken in the file's order. A file of preferences
+// has DPO's loss instead, of each pair. Trainer's thread; blocks.
 #pragma once
 #include "finetune/dataset.h"
 #include "finetune/executor.h"
@@ -30,11 +30,12 @@ struct ft_evaluate_config {
 enum err ft_evaluate(const struct ft_evaluate_config *cfg, struct ft_evaluation *out,
                      struct err_info *info);
 
-// -log sigmoid(z) (DPO; Rafailov et al., 2023), where z is beta times what the preferred answer's log-ratio to the
-// base has more than the other's.
+// -log sigmoid(z) (DPO; Rafailov et al., 2023), where z is beta times what the preferred answer's
+// log-ratio to the base has more than the other's.
 double ft_dpo_loss(double z);
 
-// The same of a probe set (probe.h), whose losses are filled in; `data` and `max_samples` are not looked at.
+// The same of a probe set (probe.h), whose losses are filled in; `data` and `max_samples` are not
+// looked at.
 struct ft_probe;
 enum err ft_evaluate_probe(const struct ft_evaluate_config *cfg, struct ft_probe *p,
                            struct err_info *info);

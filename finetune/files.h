@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files of the API: content under files/<id>, a record in the state database. The content is durable
-// before its record is written, and the record is gone before the content is: whoever finds the
-// record finds the content, also after a power loss.
+// Files of the API: content under files/<id>, a record in the state database. The content is
+// durable before its record is written, and the record is gone before the content is: whoever finds
+// the record finds the content, also after a power loss.
 //
 // Each belongs to a tenant; another's is not found. Any thread; calls block on the disk. Errors
 // beside those named: ERR_NOMEM, ERR_IO, ERR_DISK_FULL, ERR_AGAIN.
@@ -66,8 +66,8 @@ enum err ft_file_list(struct ft_home *h, const struct ft_file_query *q,
                       void (*each)(void *arg, const struct ft_file *f), void *arg, bool *more,
                       struct err_info *info);
 
-// Somebody has read the whole content: `digest` is its SHA-256; NULL: it is not there. Where that is not what
-// was stored, the file gets status error, and *damaged is what was found, else empty.
+// Somebody has read the whole content: `digest` is its SHA-256; NULL: it is not there. Where that
+// is not what was stored, the file gets status error, and *damaged is what was found, else empty.
 enum { FT_DAMAGE_MAX = 96 };
 enum err ft_file_compare(struct ft_home *h, const char *id, const uint8_t *digest,
                          char damaged[FT_DAMAGE_MAX], struct err_info *info);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Plain files below a folder: names that stay inside it, hashing, copying, reading. No part of a path may be
-// a link. Any thread; blocks on files.
+// Plain files below a folder: names that stay inside it, hashing, copying, reading. No part of a
+// path may be a link. Any thread; blocks on files.
 #pragma once
 #include "base/buf.h"
 #include "base/err.h"
@@ -38,8 +38,8 @@ struct ft_names {
     char **items;
     size_t n, cap;
 };
-// Adds the names in a folder, each behind `prefix`: its plain files, or its folders; none that begins with
-// a dot. ERR_LIMIT: too many, or too long.
+// Adds the names in a folder, each behind `prefix`: its plain files, or its folders; none that
+// begins with a dot. ERR_LIMIT: too many, or too long.
 enum err ft_names_read(int dir, const char *prefix, bool folders, struct ft_names *out,
                        struct err_info *info);
 void ft_names_fini(struct ft_names *n); // also of zeros

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The data folder: its lock, the state database with its schema, the folders for files and jobs.
-// What files.h and jobs.h keep is kept here. After ft_home_open any thread; calls block on the disk,
-// so that no event loop may make them.
+// What files.h and jobs.h keep is kept here. After ft_home_open any thread; calls block on the
+// disk, so that no event loop may make them.
 //
 //   lock                who owns the folder
 //   reserve             room that is given up when the disk is full (base/reserve.h)
@@ -47,18 +47,19 @@ struct ft_home_config {
 // Takes the folder, brings the schema up to date, and cleans up what a process that died has left:
 // half-written files, and content that no record names.
 enum err ft_home_open(struct ft_home *h, const struct ft_home_config *cfg, struct err_info *info);
-// For reading alone: without the lock, which another process may have, and without any change. Only calls that
-// read may follow. ERR_NOT_FOUND: it is no data folder.
+// For reading alone: without the lock, which another process may have, and without any change. Only
+// calls that read may follow. ERR_NOT_FOUND: it is no data folder.
 enum err ft_home_view(struct ft_home *h, const struct ft_home_config *cfg, struct err_info *info);
 void ft_home_close(struct ft_home *h); // also of zeros
 
-// Whether new content may be written. ERR_DISK_FULL: the reserve was given up, and there is no room to
-// make it again. Changes of states and deletes go on without it: each call that makes one gives the
-// reserve up when it finds the disk full, and tries once more.
+// Whether new content may be written. ERR_DISK_FULL: the reserve was given up, and there is no room
+// to make it again. Changes of states and deletes go on without it: each call that makes one gives
+// the reserve up when it finds the disk full, and tries once more.
 enum err ft_home_room(struct ft_home *h, struct err_info *info);
 
-// For what changes a state or deletes: whether to try it again after *e, at first at once, since the
-// reserve was given up, then a little later, since somebody may just have written there. *tries: 0.
+// For what changes a state or deletes: whether to try it again after *e, at first at once, since
+// the reserve was given up, then a little later, since somebody may just have written there.
+// *tries: 0.
 bool ft__again(enum err e, int *tries);
 
 // "file-" and random digits. ERR_IO: no random numbers.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The thread that moves jobs along: it checks files, starts the job whose turn it is, stops it when a
-// client or a more urgent job wants that, and records how it ended. One job runs at a time. The work
-// itself is the runner's.
+// The thread that moves jobs along: it checks files, starts the job whose turn it is, stops it when
+// a client or a more urgent job wants that, and records how it ended. One job runs at a time. The
+// work itself is the runner's.
 //
 // Whatever is asked of a job is first written to the database (ft_job_act); this thread then looks
 // there, so that a wake that is lost costs time and nothing else. Rules:
@@ -9,8 +9,9 @@
 //   2. A job whose run ended well is succeeded although it was paused meanwhile.
 //   3. A job that was stopped for any other reason goes back to the queue, with the reason.
 //   4. A failure that may pass is tried again, FT_JOB_ATTEMPTS_MAX times in all.
-//   5. A full disk is no failure of the job: it waits with FT_JOB_WAITS_DISK as its reason, without counting
-//      a try, until there is room. Other failures of the moment hold the queue off for a while, longer each time.
+//   5. A full disk is no failure of the job: it waits with FT_JOB_WAITS_DISK as its reason, without
+//      counting a try, until there is room. Other failures of the moment hold the queue off for a
+//      while, longer each time.
 //   6. Files of a job may take minutes to read; the job that runs is looked after meanwhile.
 #pragma once
 #include "finetune/jobs.h"
@@ -28,23 +29,23 @@ struct ft_job_failure {
 };
 
 struct ft_job_runner {
-    // Control thread; may block. Checks and prepares the job's files and tells the findings as events.
-    // `cancelled`, to be called often, says that the job is no longer wanted: ERR_CANCELLED then. It also
-    // looks after the job that runs: `start` and `stop` may be called from within it. ERR_LOADING, and other
-    // errors of the moment (memory, disk): it is called again later. Any other error fails the job,
-    // with *why and the message.
+    // Control thread; may block. Checks and prepares the job's files and tells the findings as
+    // events. `cancelled`, to be called often, says that the job is no longer wanted: ERR_CANCELLED
+    // then. It also looks after the job that runs: `start` and `stop` may be called from within it.
+    // ERR_LOADING, and other errors of the moment (memory, disk): it is called again later. Any
+    // other error fails the job, with *why and the message.
     enum err (*validate)(void *arg, const struct ft_job *job, bool (*cancelled)(void *arg),
                          void *cancelled_arg, struct ft_job_failure *why, struct err_info *info);
     // Whether a job could be started now; NULL: always.
     bool (*ready)(void *arg);
     // Control thread; begins and returns at once. After ERR_OK the runner calls ft_control_ended
-    // exactly once, from any thread. ERR_LOADING: later. ERR_FORMAT: what `validate` made is damaged or
-    // gone, so the job goes back to it. NULL: there is no trainer, and jobs stay in
+    // exactly once, from any thread. ERR_LOADING: later. ERR_FORMAT: what `validate` made is
+    // damaged or gone, so the job goes back to it. NULL: there is no trainer, and jobs stay in
     // the queue.
     enum err (*start)(void *arg, const struct ft_job *job, struct err_info *info);
     const char *no_trainer; // the reason that such jobs are given, or were by an earlier process
-    // Control thread; returns at once. The job in hand shall end soon, with a checkpoint unless it was
-    // cancelled. May come more than once for a job, and after its end.
+    // Control thread; returns at once. The job in hand shall end soon, with a checkpoint unless it
+    // was cancelled. May come more than once for a job, and after its end.
     void (*stop)(void *arg, enum ft_stop why);
     void *arg;
 };

@@ -10,14 +10,15 @@ struct ft_event {
     const char *level, *type;   // "info", "warn", "error"; "message", "metrics"
     const char *message, *data; // data: a JSON object, or NULL
 };
-// What a job keeps of them is bounded: of a long run every step and every evaluation is told of as long as
-// there are FT_STEPS_TOLD at most, then every second, and so on; the first and the last step always are. Of
-// other events the newest FT_MESSAGES_MAX stay whenever the job's state changes.
+// What a job keeps of them is bounded: of a long run every step and every evaluation is told of as
+// long as there are FT_STEPS_TOLD at most, then every second, and so on; the first and the last
+// step always are. Of other events the newest FT_MESSAGES_MAX stay whenever the job's state
+// changes.
 enum { FT_STEPS_TOLD = 10000, FT_MESSAGES_MAX = 5000 };
 bool ft_step_is_told(int64_t step, int64_t steps, int64_t eval_steps); // eval_steps 0: none
 
-// Bumped by each new event and each change of a job; any thread may read it: those who follow events
-// look into the database only when it has changed.
+// Bumped by each new event and each change of a job; any thread may read it: those who follow
+// events look into the database only when it has changed.
 uint64_t ft_events_count(const struct ft_home *h);
 
 enum err ft_event_add(struct ft_home *h, const char *job, const char *level, const char *type,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a fine-tuning job asks for: the body of POST /v1/fine_tuning/jobs, checked field by field. The
-// same reading serves the stored request later, so that a job means one thing for its whole life.
-// Errors name the field as the client wrote it ("method.dpo.hyperparameters.beta").
+// What a fine-tuning job asks for: the body of POST /v1/fine_tuning/jobs, checked field by field.
+// The same reading serves the stored request later, so that a job means one thing for its whole
+// life. Errors name the field as the client wrote it ("method.dpo.hyperparameters.beta").
 #pragma once
 #include "base/err.h"
 #include <jansson.h>
@@ -46,11 +46,11 @@ struct ft_job_spec {
 };
 
 // ERR_INVALID with the field; ERR_UNSUPPORTED for what is known and not supported. `evaluation` is
-// {max_valid_loss, min_improvement, eval_samples, required: [{prompt | messages, output}], forbidden: [the
-// same], sample_prompts: [text | {prompt | messages}], max_tokens, on_failure: "fail" | "keep"}, all
-// optional; output is a text or a list of texts.
+// {max_valid_loss, min_improvement, eval_samples, required: [{prompt | messages, output}],
+// forbidden: [the same], sample_prompts: [text | {prompt | messages}], max_tokens, on_failure:
+// "fail" | "keep"}, all optional; output is a text or a list of texts.
 enum err ft_job_spec_read(const json_t *body, struct ft_job_spec *out, struct err_info *info);
-// The known fields of a body that was read, with `seed` in it, on one line (mem_free it). ERR_TOO_LARGE:
-// more than FT_REQUEST_MAX bytes.
+// The known fields of a body that was read, with `seed` in it, on one line (mem_free it).
+// ERR_TOO_LARGE: more than FT_REQUEST_MAX bytes.
 enum err ft_job_spec_store(const json_t *body, int64_t seed, char **out, struct err_info *info);
 const char *ft_job_target_name(int t); // "q_proj"

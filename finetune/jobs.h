@@ -73,9 +73,9 @@ struct ft_job {
 };
 void ft_job_fini(struct ft_job *j); // also of zeros
 
-// ERR_INVALID with the param: a file that is not there, not of purpose fine-tune, or damaged. `request`
-// is ft_job_spec_store's. *out is the new job, in state validating_files. ERR_QUEUE_FULL: as many wait as
-// the home's max_waiting. ERR_LIMIT: beyond its max_bytes.
+// ERR_INVALID with the param: a file that is not there, not of purpose fine-tune, or damaged.
+// `request` is ft_job_spec_store's. *out is the new job, in state validating_files. ERR_QUEUE_FULL:
+// as many wait as the home's max_waiting. ERR_LIMIT: beyond its max_bytes.
 enum err ft_job_create(struct ft_home *h, uint64_t tenant, const struct ft_job_spec *spec,
                        int64_t seed, const char *request, struct ft_job *out,
                        struct err_info *info);
@@ -88,7 +88,8 @@ struct ft_job_owner {
 enum err ft_job_get(struct ft_home *h, struct ft_job_owner owner, const char *id,
                     struct ft_job *out, struct err_info *info);
 
-// What a client may ask of its job. ERR_INVALID: not in its present state. *out: the job afterwards.
+// What a client may ask of its job. ERR_INVALID: not in its present state. *out: the job
+// afterwards.
 enum ft_job_action { FT_JOB_CANCEL, FT_JOB_PAUSE, FT_JOB_RESUME };
 enum err ft_job_act(struct ft_home *h, struct ft_job_owner owner, const char *id,
                     enum ft_job_action action, struct ft_job *out, struct err_info *info);
@@ -110,8 +111,8 @@ enum err ft_job_list(struct ft_home *h, const struct ft_job_query *q,
 
 // ---- for the control thread and the runner
 
-// From one of `from` (bits 1 << state) to `to`. *moved false: the job is in another state, and nothing
-// was done; that is no error (a client was faster).
+// From one of `from` (bits 1 << state) to `to`. *moved false: the job is in another state, and
+// nothing was done; that is no error (a client was faster).
 struct ft_job_move {
     unsigned from;
     enum ft_job_state to;
@@ -131,8 +132,8 @@ enum err ft_job_next(struct ft_home *h, enum ft_job_state state, struct ft_job *
 // At start: what ran goes back to the queue, with the reason. *n: how many.
 enum err ft_jobs_recover(struct ft_home *h, int64_t *n, struct err_info *info);
 
-// Jobs in these states (bits 1 << state: queued, validating_files) wait for `reason`: those that have
-// another get it, with an event. Until _over.
+// Jobs in these states (bits 1 << state: queued, validating_files) wait for `reason`: those that
+// have another get it, with an event. Until _over.
 enum err ft_jobs_wait(struct ft_home *h, unsigned states, const char *reason,
                       struct err_info *info);
 enum err ft_jobs_wait_over(struct ft_home *h, const char *reason, struct err_info *info);
@@ -145,8 +146,8 @@ struct ft_job_progress {
 };
 enum err ft_job_progress(struct ft_home *h, const char *id, const struct ft_job_progress *p,
                          struct err_info *info);
-// The same with what belongs to it, all or nothing: a process that dies never leaves a step without its
-// event, nor one that is told twice, nor a checkpoint's time without its row.
+// The same with what belongs to it, all or nothing: a process that dies never leaves a step without
+// its event, nor one that is told twice, nor a checkpoint's time without its row.
 struct ft_job_record {
     struct ft_job_progress progress;
     const char *level, *type, *message, *data; // an event (job_log.h); level NULL: none
@@ -156,12 +157,12 @@ struct ft_job_record {
 };
 enum err ft_job_record(struct ft_home *h, const char *id, const struct ft_job_record *r,
                        struct err_info *info);
-// The point of no return: from here on the adapter version is the job's model, and nobody can cancel or pause
-// the job. Written before the version is promoted, so that a process that dies in between finds out which
-// one it was. *moved false: the job is not in state publishing (a client was faster), and nothing was done.
-// version 0: it was not published after all.
+// The point of no return: from here on the adapter version is the job's model, and nobody can
+// cancel or pause the job. Written before the version is promoted, so that a process that dies in
+// between finds out which one it was. *moved false: the job is not in state publishing (a client
+// was faster), and nothing was done. version 0: it was not published after all.
 enum err ft_job_publish(struct ft_home *h, const char *id, uint64_t version, bool *moved,
                         struct err_info *info);
-// "ft:base:graft:suffix:id", which adapters may be called, whatever the base's name: what it has beside
-// letters, digits and "._-/" becomes '-'.
+// "ft:base:graft:suffix:id", which adapters may be called, whatever the base's name: what it has
+// beside letters, digits and "._-/" becomes '-'.
 void ft_job_model_name(const struct ft_job *j, const char *suffix, char *out, size_t cap);

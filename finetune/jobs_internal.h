@@ -4,7 +4,8 @@
 #include "finetune/job_log.h"
 #include "finetune/jobs.h"
 
-// The columns of `jobs` that ft__job_read reads, in its order; the last two are its place in the queue.
+// The columns of `jobs` that ft__job_read reads, in its order; the last two are its place in the
+// queue.
 #define FT_JOB_COLUMNS                                                                             \
     "seq, id, tenant, state, reason, request, hyper, model, training_file, validation_file, dpo, " \
     "seed, priority, attempts, fine_tuned_model, trained_tokens, step, steps, created_at, "        \
@@ -15,7 +16,8 @@
     " END, (SELECT r.id FROM jobs r WHERE r.state IN ('running', 'evaluating', 'publishing')"      \
     " LIMIT 1)"
 
-// Fills *j from a row; it is owned then, also after an error. ERR_NOMEM; ERR_IO: a state that is none.
+// Fills *j from a row; it is owned then, also after an error. ERR_NOMEM; ERR_IO: a state that is
+// none.
 enum err ft__job_read(struct db_rows *q, struct ft_job *j, struct err_info *info);
 enum err ft__job_results(struct ft_home *h, struct ft_job *j, struct err_info *info);
 // ERR_NOT_FOUND (param).

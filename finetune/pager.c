@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Invariants
-// 1. Pieces [0, n_out) are in the file. Piece i >= n_out is in memory; it is in the file too if clean[i].
-// 2. `edge` guards everything between the owner and the copiers, and is never held over a copy. `io` is
-//    the copiers' (the pager's thread, the trainer's): one of them at a time. The owner never takes it.
-// 3. While `copying`, a copier uses the range or the file, and n_out stays, whatever the owner asks.
-//    A piece on its way in has its memory in use although it counts as out (n_free).
+// 1. Pieces [0, n_out) are in the file. Piece i >= n_out is in memory; it is in the file too if
+//    clean[i].
+// 2. `edge` guards everything between the owner and the copiers, and is never held over a copy.
+//    `io` is the copiers' (the pager's thread, the trainer's): one of them at a time. The owner
+//    never takes it.
+// 3. While `copying`, a copier uses the range or the file, and n_out stays, whatever the owner
+//    asks. A piece on its way in has its memory in use although it counts as out (n_free).
 #include "finetune/pager.h"
 #include "base/diskio.h"
 #include "base/durable.h"

@@ -1,23 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory that somebody else may want back: a range of device memory with an image of equal layout in a
-// file. The lower part of the range, "out", is in the file alone; its memory may be given away. Whoever
-// owns the range says how much shall be out, and a thread of the pager's moves pieces until it is so.
+// Memory that somebody else may want back: a range of device memory with an image of equal layout
+// in a file. The lower part of the range, "out", is in the file alone; its memory may be given
+// away. Whoever owns the range says how much shall be out, and a thread of the pager's moves pieces
+// until it is so.
 //
 //   [ out: in the file | in memory, perhaps in the file as well ]
 //   base                                                base + bytes
 //
 //   at first everything is out, and zero
-//   ft_pager_out(n)  the lower n bytes shall be out, and nothing comes in: pieces go from the lowest one upwards. A piece that has
-//                    not changed since it was last in the file, or that nobody needs, is out at once
+//   ft_pager_out(n)  the lower n bytes shall be out, and nothing comes in: pieces go from the
+//                    lowest one upwards. A piece that has not changed since it was last in the
+//                    file, or that nobody needs, is out at once
 //   ft_pager_in()    everything shall be in memory: the highest piece first
 //
-// Threads: the owner's (whoever uses the range; it never waits for a disk), the trainer's (create, stop,
-// destroy, and reading and writing wherever the bytes are), and the pager's own. The owner uses the range
-// only while ft_pager_there says so, the trainer's thread reads and writes only while the owner does not.
+// Threads: the owner's (whoever uses the range; it never waits for a disk), the trainer's (create,
+// stop, destroy, and reading and writing wherever the bytes are), and the pager's own. The owner
+// uses the range only while ft_pager_there says so, the trainer's thread reads and writes only
+// while the owner does not.
 //
-// Why a file: anonymous memory would take elsewhere what the range gives back, and a checkpoint has neither
-// the sums of a step that has begun nor the time to be complete. The file has no name, so it ends with the
-// process; what a process that died goes on from is its checkpoint. README.md, rules 42 to 48.
+// Why a file: anonymous memory would take elsewhere what the range gives back, and a checkpoint has
+// neither the sums of a step that has begun nor the time to be complete. The file has no name, so
+// it ends with the process; what a process that died goes on from is its checkpoint. README.md,
+// rules 42 to 48.
 #pragma once
 #include "kernels/device.h"
 #include <stdbool.h>
@@ -29,8 +33,8 @@ struct ft_spill {
     size_t piece; // bytes that move at a time; 0: 1 MiB
     // Whether it may be written to now; NULL: always. The pager's thread, and that of create.
     enum err (*room)(void *arg, struct err_info *info);
-    // Bytes of the range are out because they were asked for; they are all back. The pager's thread; NULL:
-    // nobody.
+    // Bytes of the range are out because they were asked for; they are all back. The pager's
+    // thread; NULL: nobody.
     void (*taken)(void *arg, bool taken);
     void *arg;
 };
@@ -41,7 +45,8 @@ struct ft_pager_config {
     kn_addr base;
     size_t bytes;
     struct ft_spill spill;
-    // More is out, all is in memory, or a copy failed: the owner may want to look. The pager's thread.
+    // More is out, all is in memory, or a copy failed: the owner may want to look. The pager's
+    // thread.
     void (*moved)(void *arg);
     void *arg;
 };

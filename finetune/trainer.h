@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The training loop: over the plan's steps, each row a gradient unit, then clipping and AdamW. Blocks
-// the calling thread (the trainer's own) until the run has ended or was stopped. What it needs to go
-// on later is in struct ft_state and in the adapter with its moments.
+// The training loop: over the plan's steps, each row a gradient unit, then clipping and AdamW.
+// Blocks the calling thread (the trainer's own) until the run has ended or was stopped. What it
+// needs to go on later is in struct ft_state and in the adapter with its moments.
 //
 // Rules, numbered in finetune/lora/README.md:
 //   - a step's gradient is the sum over its rows, divided by the step's supervised tokens (DPO:
 //     pairs), however they are packed into rows and micro-batches
-//   - sums are int64 at a power of two that the last committed step gives; a row whose gradient does
-//     not fit repeats the step at a coarser one
+//   - sums are int64 at a power of two that the last committed step gives; a row whose gradient
+//     does not fit repeats the step at a coarser one
 //   - a loss or gradient that is not finite ends the run with the state of the last committed step
 #pragma once
 #include "finetune/batcher.h"
@@ -57,8 +57,8 @@ struct ft_trainer {
     struct ft_plan *plan;
     struct ft_hyper hyper;
     const struct clock *clock;
-    // After each committed step and its evaluation; where that was cut short by a stop, when the run is
-    // gone on with. An error ends the run with it.
+    // After each committed step and its evaluation; where that was cut short by a stop, when the
+    // run is gone on with. An error ends the run with it.
     enum err (*progress)(void *arg, const struct ft_progress *p, struct err_info *info);
     // After a step where a checkpoint is due, and before a stop (`stopping`). NULL: none.
     enum err (*save)(void *arg, const struct ft_state *s, bool stopping, struct err_info *info);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A folder with a manifest is checked against it. An exported set lists everything below it; where a folder
-// in it has a manifest of its own, that one is compared with the set's list and then believed for its files,
-// so that each file is hashed once.
+// A folder with a manifest is checked against it. An exported set lists everything below it; where
+// a folder in it has a manifest of its own, that one is compared with the set's list and then
+// believed for its files, so that each file is hashed once.
 #include "finetune/verify.h"
 #include "base/durable.h"
 #include "finetune/verify_internal.h"
@@ -361,8 +361,8 @@ static bool has(const struct folder *f, const char *name) {
     return !faccessat(f->dir, name, F_OK, AT_SYMLINK_NOFOLLOW);
 }
 
-// A set's, an adapter's or a checkpoint's folder is told by what else is in it, so that a manifest that is
-// damaged or gone is missed.
+// A set's, an adapter's or a checkpoint's folder is told by what else is in it, so that a manifest
+// that is damaged or gone is missed.
 static enum err check_any(struct walk *w, const struct folder *f, struct err_info *info) {
     bool adapter = has(f, "adapter_config.json") || has(f, "adapter_model.safetensors");
     bool state = has(f, "trainer_state.json") || has(f, "optimizer.safetensors");

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checks a folder that a run or an export has left: an exported set, a checkpoint, an adapter, or the whole
-// folder of a run. Every digest and size of its manifests, the markers, the structure of adapters and
-// moments, finite values, shapes that fit together, the caches' own checksums; on request whether a model
-// is the one that they belong to. Changes nothing. Any thread; blocks on files.
+// Checks a folder that a run or an export has left: an exported set, a checkpoint, an adapter, or
+// the whole folder of a run. Every digest and size of its manifests, the markers, the structure of
+// adapters and moments, finite values, shapes that fit together, the caches' own checksums; on
+// request whether a model is the one that they belong to. Changes nothing. Any thread; blocks on
+// files.
 #pragma once
 #include "base/err.h"
 #include "model/config.h"
@@ -25,7 +26,7 @@ struct ft_verify_result {
     int64_t files, wrong;
 };
 
-// ERR_OK also where files are wrong. ERR_NOT_FOUND, ERR_INVALID: there is no such folder, or it is none of
-// these; ERR_NOMEM.
+// ERR_OK also where files are wrong. ERR_NOT_FOUND, ERR_INVALID: there is no such folder, or it is
+// none of these; ERR_NOMEM.
 enum err ft_verify(const char *path, const struct ft_verify *v, struct ft_verify_result *out,
                    struct err_info *info);

@@ -13,7 +13,8 @@ struct ft__flaw {
     char what[400];
 };
 
-// An adapter's folder, and a checkpoint's. base: NULL where the shapes have to fit one another only.
+// An adapter's folder, and a checkpoint's. base: NULL where the shapes have to fit one another
+// only.
 void ft__inspect_adapter(const char *path, const struct mdl_config *base, struct ft__flaw *out);
 void ft__inspect_checkpoint(const char *path, const struct mdl_config *base, struct ft__flaw *out);
 // A cache of tokens: every checksum. *digest: of the file that it was made from.

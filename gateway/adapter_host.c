@@ -22,8 +22,8 @@ static bool is_below(const char *path, const char *root) {
     return !strncmp(path, root, n) && (path[n] == '/' || path[n] == '\0' || n == 1);
 }
 
-// The path without links, so that none leads out of the allowed folders. Without --lora-dir the caller's
-// role is what protects.
+// The path without links, so that none leads out of the allowed folders. Without --lora-dir the
+// caller's role is what protects.
 static enum err find_folder(const struct adapter_host *h, const struct adapter_load *l,
                             char out[PATH_MAX], struct err_info *info) {
     static const struct opt_list none = {0};
@@ -47,8 +47,8 @@ static enum err find_folder(const struct adapter_host *h, const struct adapter_l
 
 // ---- the gentle thread
 
-// What takes long is done by a thread of the gentle pool, so that streams that run do not stand still
-// meanwhile; the calling one waits.
+// What takes long is done by a thread of the gentle pool, so that streams that run do not stand
+// still meanwhile; the calling one waits.
 struct gentle_work {
     struct io_job io; // first
     void (*run)(struct gentle_work *w);
@@ -81,7 +81,8 @@ static void do_gently(struct adapter_host *h, struct gentle_work *w) {
     lock_fini(&w->lock);
 }
 
-// Between two bursts of that thread: while the engines compute for somebody, it leaves them the CPUs.
+// Between two bursts of that thread: while the engines compute for somebody, it leaves them the
+// CPUs.
 static void rest(void *arg) {
     const struct adapter_host *h = arg;
     const struct replicas *r = h->rollout.replicas;
@@ -309,8 +310,8 @@ enum err adapter_host_alias(struct adapter_host *h, const char *alias, const cha
 
 // ---- start and end
 
-// "name=path" of the command line. Read anew at each start, so not kept; what the data folder has under
-// that name was loaded later, and stays.
+// "name=path" of the command line. Read anew at each start, so not kept; what the data folder has
+// under that name was loaded later, and stays.
 static enum err load_module(struct adapter_host *h, const char *arg, struct err_info *info) {
     const char *eq = strchr(arg, '=');
     char name[ADP_NAME_MAX + 1];

@@ -5,9 +5,9 @@
 // <data-dir>/adapters/state.json    which versions there are, what is active; written last
 // <data-dir>/adapters/v<number>/    a version's files, copied when it was loaded, with a manifest
 //
-// Changes are made one after another on one thread of their own (`admin`), so they need no lock; what
-// takes long of them is done by a thread of low priority (`gentle`) in short bursts while that one waits. The first are
-// made on the main thread, before the server is ready.
+// Changes are made one after another on one thread of their own (`admin`), so they need no lock;
+// what takes long of them is done by a thread of low priority (`gentle`) in short bursts while that
+// one waits. The first are made on the main thread, before the server is ready.
 #pragma once
 #include "base/buf.h"
 #include "base/io_pool.h"
@@ -29,7 +29,8 @@ struct adapter_host {
     const struct log *log;
     int dir; // <data-dir>/adapters; -1: nothing is kept
     char path[512];
-    // Writes what the copy of a folder comes from, and its mark, into the copy; blocks. NULL: nothing.
+    // Writes what the copy of a folder comes from, and its mark, into the copy; blocks. NULL:
+    // nothing.
     enum err (*seal)(void *arg, int dir, const char *source, struct pace *pace,
                      struct err_info *info);
     void *seal_arg;
@@ -43,24 +44,26 @@ struct adapter_host {
 enum err adapter_host_open(struct adapter_host *h, const struct serve_options *o, int data_dir,
                            const struct mdl_config *config, struct app *app, const struct log *log,
                            struct err_info *info);
-// The engines run: what is active is made resident on each of them, as far as slots go, before anybody asks.
+// The engines run: what is active is made resident on each of them, as far as slots go, before
+// anybody asks.
 enum err adapter_host_start(struct adapter_host *h, struct replicas *r, struct err_info *info);
 void adapter_host_stop(struct adapter_host *h);  // no changes any more; before the engine ends
 void adapter_host_close(struct adapter_host *h); // after the engine has ended
 
-// The changes. When they return ERR_OK, they last; on an error nothing has changed, now or after a restart.
+// The changes. When they return ERR_OK, they last; on an error nothing has changed, now or after a
+// restart.
 struct adapter_load {
     const char *name, *path;
     bool in_place;      // the name may be known
     bool promote;       // the name stands for it at once
     bool own;           // a folder of ours: no --lora-dir is asked
     bool in_its_folder; // read from there for ever, not copied: it does not outlast the process
-    // Tries the version on an engine before anything may use it: once for each replica, in whose slots it
-    // is then. It is VERIFYING; may block; any error ends the version FAILED, with the reason. NULL: nothing
-    // is tried.
+    // Tries the version on an engine before anything may use it: once for each replica, in whose
+    // slots it is then. It is VERIFYING; may block; any error ends the version FAILED, with the
+    // reason. NULL: nothing is tried.
     enum err (*verify)(void *arg, struct eng *engine, struct adp_version *v, struct err_info *info);
-    // Once, after that: whether it is promoted, or stays READY beside the active one. *promote is what
-    // the field above says. An error as above. NULL: as the field says.
+    // Once, after that: whether it is promoted, or stays READY beside the active one. *promote is
+    // what the field above says. An error as above. NULL: as the field says.
     enum err (*decide)(void *arg, struct eng *engine, struct adp_version *v, bool *promote,
                        struct err_info *info);
     void *arg;
@@ -69,8 +72,9 @@ enum err adapter_host_load(struct adapter_host *h, const struct adapter_load *l,
                            struct err_info *info);
 enum err adapter_host_promote(struct adapter_host *h, const char *name, uint64_t version,
                               struct err_info *info);
-// The name moves at once, whatever change is being made; any thread. It lasts after adapter_host_keep; where
-// that fails the name stays moved, and is kept with the next change or at the end.
+// The name moves at once, whatever change is being made; any thread. It lasts after
+// adapter_host_keep; where that fails the name stays moved, and is kept with the next change or at
+// the end.
 enum err adapter_host_roll_back(struct adapter_host *h, const char *name, struct err_info *info);
 enum err adapter_host_keep(struct adapter_host *h, struct err_info *info);
 enum err adapter_host_retire(struct adapter_host *h, const char *name, uint64_t version,

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The manifest of a version in the data folder: what its adapter comes from, as the folder that it was loaded
-// from says (a job's, a checkpoint, an exported one), and the SHA-256 of the copy's own files; `graft verify`
-// checks it. An adapter that brings no manifest of its own, or one that its files do not match, has the base
-// that it is served on, and null for what is not known. Any thread that may block on files.
+// The manifest of a version in the data folder: what its adapter comes from, as the folder that it
+// was loaded from says (a job's, a checkpoint, an exported one), and the SHA-256 of the copy's own
+// files; `graft verify` checks it. An adapter that brings no manifest of its own, or one that its
+// files do not match, has the base that it is served on, and null for what is not known. Any thread
+// that may block on files.
 #pragma once
 #include "gateway/app.h"
 

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Adapters over a restart. A version's files are written and synced first, the state file that names
-// them last; a folder that the state file does not name is left over and goes.
+// Adapters over a restart. A version's files are written and synced first, the state file that
+// names them last; a folder that the state file does not name is left over and goes.
 //
 // Invariants
-// 1. A change is in the state file, synced, before the registry makes it: what anybody has seen lasts.
-//    Going back is the exception (adapter_host_roll_back).
-// 2. Where a save fails, the file is put back to what it was (`saved`), so that the change does not come
-//    with the next start either. Where that fails too, `unsaved` says that the file is not known: it is
-//    written with the next change, and at the end, and until then no folder is removed.
+// 1. A change is in the state file, synced, before the registry makes it: what anybody has seen
+//    lasts. Going back is the exception (adapter_host_roll_back).
+// 2. Where a save fails, the file is put back to what it was (`saved`), so that the change does not
+//    come with the next start either. Where that fails too, `unsaved` says that the file is not
+//    known: it is written with the next change, and at the end, and until then no folder is
+//    removed.
 #include "base/durable.h"
 #include "base/json_write.h"
 #include "base/mem.h"
@@ -292,8 +293,8 @@ enum err adapter_store_open(struct adapter_host *h, int data_dir, uint64_t *next
     return ERR_OK;
 }
 
-// One version. If it cannot be read again, the process does not start: what was promised to last must
-// not silently go.
+// One version. If it cannot be read again, the process does not start: what was promised to last
+// must not silently go.
 static enum err restore(struct adapter_host *h, const json_t *v, struct err_info *info) {
     int64_t number, created;
     const char *name, *source, *digest;

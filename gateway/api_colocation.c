@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who uses the engine's time and memory, serving or training: /admin/v1/colocation, and the same numbers
-// for /metrics.
+// Who uses the engine's time and memory, serving or training: /admin/v1/colocation, and the same
+// numbers for /metrics.
 #include "base/json_write.h"
 #include "gateway/api.h"
 #include <math.h>

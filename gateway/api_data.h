@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The routes that keep something in the data folder: files and fine-tuning jobs. They know training's
-// side only, no engine; their handlers' arg is the struct api_data. Handlers run on the request's
-// loop and do nothing there that waits on the disk (api_task.h).
+// The routes that keep something in the data folder: files and fine-tuning jobs. They know
+// training's side only, no engine; their handlers' arg is the struct api_data. Handlers run on the
+// request's loop and do nothing there that waits on the disk (api_task.h).
 #pragma once
 #include "base/clock.h"
 #include "base/io_pool.h"
@@ -16,13 +16,14 @@ struct api_data {
     const struct clock *clock;
     uint64_t max_file_bytes;
     struct ft_control *control; // NULL: jobs are kept, and nobody works on them
-    // ERR_OK if such a job could be trained here; ERR_NO_MODEL, ERR_LOADING, ERR_INVALID with the field.
-    // NULL: any.
+    // ERR_OK if such a job could be trained here; ERR_NO_MODEL, ERR_LOADING, ERR_INVALID with the
+    // field. NULL: any.
     enum err (*check_job)(void *arg, const struct ft_job_spec *spec, struct err_info *info);
     // Why no job is looked at just now, or NULL. The hook may be NULL.
     const char *(*jobs_wait)(void *arg);
     void *arg;
-    // Why a job that runs makes no progress; leaves `reason` alone where it does. Any thread. NULL: never told.
+    // Why a job that runs makes no progress; leaves `reason` alone where it does. Any thread. NULL:
+    // never told.
     void (*stalls)(void *arg, const char *job, char *reason, size_t cap);
     void *stalls_arg;
 };

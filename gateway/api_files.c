@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// GET /v1/files, GET and DELETE /v1/files/{id}, GET /v1/files/{id}/content. POST is in file_upload.c.
+// GET /v1/files, GET and DELETE /v1/files/{id}, GET /v1/files/{id}/content. POST is in
+// file_upload.c.
 #include "gateway/api_files.h"
 #include "base/json_write.h"
 #include "base/mem.h"

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // GET /v1/fine_tuning/jobs/{id}/events and /checkpoints. With ?stream=true events are followed as
-// server-sent events, from the first on (or behind ?after=), until the job has ended: the database is
-// looked at only when its count of changes has moved, twice a second at most. When the server stops,
-// the stream ends with an error event: whoever follows may go on with ?after=.
+// server-sent events, from the first on (or behind ?after=), until the job has ended: the database
+// is looked at only when its count of changes has moved, twice a second at most. When the server
+// stops, the stream ends with an error event: whoever follows may go on with ?after=.
 #include "base/mem.h"
 #include "gateway/api_data.h"
 #include "gateway/api_jobs.h"

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// DELETE /v1/models/{id}: a fine-tuned model is served no more. Whoever made it may do that, and administrators.
+// DELETE /v1/models/{id}: a fine-tuned model is served no more. Whoever made it may do that, and
+// administrators.
 #include "base/json_write.h"
 #include "base/mem.h"
 #include "gateway/adapter_demand.h"
@@ -44,7 +45,8 @@ static enum err may(const struct deletion *d, const char *name, struct err_info 
                    "the model `%.128s` is not one that this key's tenant has made", d->id);
 }
 
-// Checkpoints go by their job's keep policy. What an administrator has loaded under such a name is none.
+// Checkpoints go by their job's keep policy. What an administrator has loaded under such a name is
+// none.
 static enum err refuse_checkpoint(const struct deletion *d, const char *name,
                                   struct err_info *info) {
     const struct app *app = d->of->app;

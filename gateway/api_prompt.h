@@ -18,8 +18,8 @@ enum err api_prompt_take(const struct app *app, const struct tok_ids *ids, const
 enum err api_prompt_check_room(const struct app *app, const struct gen_prompt *prompt,
                                int32_t max_tokens, const char *field, struct err_info *info);
 // Most ids that an encoder needs to make before the prompt is known not to fit; 0: all.
-// Where the context does not bound how many tokens a text may become, its length is bounded: tokenizing runs
-// on the event loop, and others wait for it.
+// Where the context does not bound how many tokens a text may become, its length is bounded:
+// tokenizing runs on the event loop, and others wait for it.
 enum { API_PROMPT_MAX_FREE_TEXT = 1 << 20 };
 enum err api_prompt_check_text(size_t max_ids, size_t len, const char *field,
                                struct err_info *info);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parameters of a request's query: a=1&b=two, percent-encoded, '+' for a blank. Each name comes at
-// most once; what is not asked for is ignored. Stateless; any thread.
+// The parameters of a request's query: a=1&b=two, percent-encoded, '+' for a blank. Each name comes
+// at most once; what is not asked for is ignored. Stateless; any thread.
 #pragma once
 #include "base/arena.h"
 #include "base/err.h"

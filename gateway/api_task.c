@@ -20,7 +20,8 @@ static void run(struct io_job *job) {
         return;
     }
     t->work(t);
-    // Refused without memory, or when the loop has ended: then on_close has been called, or will be.
+    // Refused without memory, or when the loop has ended: then on_close has been called, or will
+    // be.
     while (!gw_loop_post(t->loop, turn, t)) {
         if (atomic_load(&t->gone)) {
             t->drop(t);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// A request whose answer waits on the disk: its work runs in the I/O pool, its answer is given on the
-// request's loop. A task begins on the loop, is handed to the pool, comes back with `done`, and so on
-// until the loop ends it. The two sides never have it at the same time: while it is `busy`, it is the
-// pool's.
+// A request whose answer waits on the disk: its work runs in the I/O pool, its answer is given on
+// the request's loop. A task begins on the loop, is handed to the pool, comes back with `done`, and
+// so on until the loop ends it. The two sides never have it at the same time: while it is `busy`,
+// it is the pool's.
 //
-// When the client goes away or the server stops, `done` does not come any more: `drop` does, once, in
-// the pool, and frees what the task holds.
+// When the client goes away or the server stops, `done` does not come any more: `drop` does, once,
+// in the pool, and frees what the task holds.
 #pragma once
 #include "base/buf.h"
 #include "base/io_pool.h"
@@ -28,8 +28,8 @@ struct api_task {
 // Begins a task of `size` bytes (zeroed) whose first member is a struct api_task, and sets the
 // request's on_close. NULL: the request was answered with an error.
 void *api_task_begin(struct gw_request *r, struct io_pool *io, size_t size);
-// Hands it to the pool. The first time it may be refused: then the request was answered and the task
-// dropped.
+// Hands it to the pool. The first time it may be refused: then the request was answered and the
+// task dropped.
 bool api_task_start(struct api_task *t);
 void api_task_go_on(struct api_task *t);
 // The request was answered. Calls drop here.

@@ -19,7 +19,8 @@
 struct app_training {
     char job[64];     // in hand; empty: none
     char reason[240]; // why it makes no progress; empty: it does
-    // Of its state (adapter, gradient, sums, moments), in the KV cache and in a file; of a row's activations.
+    // Of its state (adapter, gradient, sums, moments), in the KV cache and in a file; of a row's
+    // activations.
     size_t state_bytes, state_in_file_bytes, activation_bytes;
     uint64_t taken; // how often serving took of the state, since the start
 };
@@ -75,8 +76,8 @@ size_t api_routes(struct app *app, struct gw_route *out, size_t cap);
 
 // ERR_OK if the process wants traffic: what readiness says.
 enum err app_check_ready(const struct app *a, struct err_info *info);
-// ERR_OK if a request may be accepted now: ready, or draining and within the time that load balancers need to
-// notice (--drain-delay).
+// ERR_OK if a request may be accepted now: ready, or draining and within the time that load
+// balancers need to notice (--drain-delay).
 enum err app_check_open(const struct app *a, struct err_info *info);
 // ERR_NO_MODEL unless `name` is one of the base's.
 enum err app_check_model(const struct app *a, const char *name, struct err_info *info);

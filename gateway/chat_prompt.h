@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// From the body of a chat request to token ids. What messages may be, what the template sees and how
-// its text is tokenised is in model/chat_prompt.h, which training uses too.
+// From the body of a chat request to token ids. What messages may be, what the template sees and
+// how its text is tokenised is in model/chat_prompt.h, which training uses too.
 #pragma once
 #include "gateway/api_params.h"
 #include "gateway/generation.h"

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// One client connection: its socket, what it reads (parse, pending), the request it is answering and
-// what it still has to write (out). Everything here runs on the connection's loop.
+// One client connection: its socket, what it reads (parse, pending), the request it is answering
+// and what it still has to write (out). Everything here runs on the connection's loop.
 //
 // Who may do what: conn.c moves the state and owns the socket; dispatch.c decides about a request
 // (route, key, limits) and calls its handler; response.c and stream.c append to `out`, end the
-// request and never touch the socket. The socket is written by gw__conn_run alone, so nothing that a
-// handler calls can make its own connection disappear under it.
+// request and never touch the socket. The socket is written by gw__conn_run alone, so nothing that
+// a handler calls can make its own connection disappear under it.
 #pragma once
 #include "gateway/server_internal.h"
 #include <netinet/in.h>

@@ -62,8 +62,8 @@ static bool is_complete(const char *path) {
     return !access(mark, F_OK);
 }
 
-// Once its job has ended well, what a checkpoint is of must still be served, under its name or as the
-// version that the job has made: who deletes the model deletes its checkpoints' names.
+// Once its job has ended well, what a checkpoint is of must still be served, under its name or as
+// the version that the job has made: who deletes the model deletes its checkpoints' names.
 static enum err check_of(struct data_host *h, const char *name, struct err_info *info) {
     char model[ADP_NAME_MAX + 1], which[ADP_NAME_MAX + 32];
     const char *mark = strstr(name, ":ckpt-step-");

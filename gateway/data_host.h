@@ -18,12 +18,14 @@ struct data_host {
     struct app *app;
 };
 
-// Before the server is opened: afterwards the routes may be asked. `app` may still be loading, and so may
-// `model`, whose engine then gets training as its background. Jobs are trained where adapters are served.
+// Before the server is opened: afterwards the routes may be asked. `app` may still be loading, and
+// so may `model`, whose engine then gets training as its background. Jobs are trained where
+// adapters are served.
 enum err data_host_open(struct data_host *h, const struct serve_options *o, struct app *app,
                         struct model_host *model, const struct log *log, struct err_info *info);
-// What a server's data folder knows of models; arg is the struct data_host. Adapters' thread; they block. Of
-// struct adapter_demand: the checked folder of a job's checkpoint. Of struct api_adapters: whose job made it.
+// What a server's data folder knows of models; arg is the struct data_host. Adapters' thread; they
+// block. Of struct adapter_demand: the checked folder of a job's checkpoint. Of struct
+// api_adapters: whose job made it.
 enum err data_host_checkpoint(void *arg, const char *name, char path[ADP_PATH_MAX],
                               struct err_info *info);
 bool data_host_owner(void *arg, const char *name, uint64_t *tenant);

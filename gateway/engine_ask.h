@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Requests to an engine from a thread that may wait for them: the losses of given tokens, and greedy answers.
-// They go the way of every other request and share the engine fairly with those of their tenant. Not for
-// an event loop, nor the engine's thread.
+// Requests to an engine from a thread that may wait for them: the losses of given tokens, and
+// greedy answers. They go the way of every other request and share the engine fairly with those of
+// their tenant. Not for an event loop, nor the engine's thread.
 #pragma once
 #include "serving/engine.h"
 #include <stdatomic.h>
@@ -28,6 +28,6 @@ struct ask_item {
     struct eng_stream *stream;
     int32_t got;
 };
-// A few of them at a time. ERR_CANCELLED once *stop is set; errors of eng_submit; an engine that ends or
-// drains gives ERR_DRAINING or ERR_ENGINE_DEAD.
+// A few of them at a time. ERR_CANCELLED once *stop is set; errors of eng_submit; an engine that
+// ends or drains gives ERR_DRAINING or ERR_ENGINE_DEAD.
 enum err ask_all(const struct ask *a, struct ask_item *items, size_t n, struct err_info *info);

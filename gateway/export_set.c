@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A job that runs goes on while its set is written: a checkpoint that is removed meanwhile is missed and the
-// next one taken; what is copied is compared with its manifest; all else is replaced whole by those who
-// write it.
+// A job that runs goes on while its set is written: a checkpoint that is removed meanwhile is
+// missed and the next one taken; what is copied is compared with its manifest; all else is replaced
+// whole by those who write it.
 #include "gateway/export_set.h"
 #include "base/diskio.h"
 #include "base/mem.h"

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The set of a job, for elsewhere: what `graft verify` checks and `graft train --resume` goes on with.
+// The set of a job, for elsewhere: what `graft verify` checks and `graft train --resume` goes on
+// with.
 //
 //   run.json, chat_template.jinja   parameters and template of the run
 //   data/training.jsonl, validation.jsonl
@@ -23,8 +24,8 @@ struct export_set {
     void *arg;
 };
 
-// The output folder is made, or must be empty. On failure nothing of the set is left. *files: how many.
-// ERR_NOT_FOUND: no such job; ERR_INVALID: the folder is not empty.
+// The output folder is made, or must be empty. On failure nothing of the set is left. *files: how
+// many. ERR_NOT_FOUND: no such job; ERR_INVALID: the folder is not empty.
 enum err export_set_write(const struct export_set *s, size_t *files, struct err_info *info);
 
 // ---- inside: export_log.c

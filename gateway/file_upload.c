@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// POST /v1/files. The body goes through in pieces of one read: the loop copies a piece and pauses the
-// client, the I/O pool parses it and writes the file's part to the disk, the loop lets the client go
-// on. So an upload holds two pieces in memory, however large it is.
+// POST /v1/files. The body goes through in pieces of one read: the loop copies a piece and pauses
+// the client, the I/O pool parses it and writes the file's part to the disk, the loop lets the
+// client go on. So an upload holds two pieces in memory, however large it is.
 //
 // Invariants
 // 1. Fields from `parser` on are the pool's while the task is busy, the loop's while it is not.

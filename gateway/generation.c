@@ -12,8 +12,8 @@
 #include <string.h>
 
 static const int64_t keep_alive_ns = 10LL * 1000 * 1000 * 1000;
-// Of one turn. The engine fills a ring while it is emptied: without a bound one request could hold the
-// loop, and what it has to write could grow, for as long as it lasts.
+// Of one turn. The engine fills a ring while it is emptied: without a bound one request could hold
+// the loop, and what it has to write could grow, for as long as it lasts.
 enum { EVENTS_PER_TURN = 256 };
 
 static void gen_turn(void *arg);
@@ -315,7 +315,8 @@ static void gen_work(struct generation *g) {
         fail_nomem(g);
         return;
     }
-    // Beyond its high mark the connection may refuse more, even the end: on_writable comes back here.
+    // Beyond its high mark the connection may refuse more, even the end: on_writable comes back
+    // here.
     if (g->params->stream && g->began && gw_stream_full(g->r))
         return;
     if (g->n_ended < g->n_choices) {

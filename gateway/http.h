@@ -6,16 +6,17 @@
 // A handler answers in one of two ways, at once or later:
 //   whole:  gw_reply(...)                       exactly once
 //   stream: gw_stream_begin, gw_stream_write*, gw_stream_end     (Transfer-Encoding: chunked)
-// After gw_reply, gw_stream_end or gw_stream_abort the request is gone for the handler. If the client
-// goes away first, `on_close` is called instead, and the request is gone then; whatever it had
-// running must be cancelled. A handler that answers later and sets no on_close must still answer;
-// that answer goes nowhere.
+// After gw_reply, gw_stream_end or gw_stream_abort the request is gone for the handler. If the
+// client goes away first, `on_close` is called instead, and the request is gone then; whatever it
+// had running must be cancelled. A handler that answers later and sets no on_close must still
+// answer; that answer goes nowhere.
 //
 // A route with `body_pieces` gets its body as it comes: its handler is called at the end of the
 // head, sets on_close, on_body and on_body_end (or answers at once), and may answer at any time;
 // what was not read of the body then costs the connection. Between gw_body_pause
-// and gw_body_resume no on_body comes and nothing is read from the client, but on_body_end may come. A
-// body that ends badly (malformed, too large, too slow) is answered by the server, after on_close.
+// and gw_body_resume no on_body comes and nothing is read from the client, but on_body_end may
+// come. A body that ends badly (malformed, too large, too slow) is answered by the server, after
+// on_close.
 #pragma once
 #include "base/arena.h"
 #include "base/clock.h"

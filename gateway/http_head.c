@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rules about a request's head that llhttp leaves to its user: HTTP version, field names, fields
-// that must not come twice, Host, and framing (RFC 9112, 3.2 and 6; README rules 1 to 4).
+// The rules about a request's head that llhttp leaves to its user: HTTP version, field names,
+// fields that must not come twice, Host, and framing (RFC 9112, 3.2 and 6; README rules 1 to 4).
 #include "base/mem.h"
 #include "gateway/http_parse.h"
 #include <ctype.h>

@@ -51,8 +51,8 @@ static bool possible(const struct gw_route *t, unsigned method, int status) {
     }
 }
 
-// What rates are taken of stands there from zero on: a counter that appears with its first request has no rate
-// for it. The rest, hundreds of lines, comes with the first answer of its kind.
+// What rates are taken of stands there from zero on: a counter that appears with its first request
+// has no rate for it. The rest, hundreds of lines, comes with the first answer of its kind.
 static bool is_always_shown(const struct gw_route *t, int status) {
     return t ? status == 200 : status == 404;
 }

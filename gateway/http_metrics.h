@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The HTTP server's metrics. All series are made at start, one for each route, method and status
-// that can occur there; a status outside that set counts under status="other" of its route. Shown from the start
-// is each route's status 200; the others, and durations, once there was one, and from then on.
-// HEAD counts as GET. Counting is safe from any thread.
+// that can occur there; a status outside that set counts under status="other" of its route. Shown
+// from the start is each route's status 200; the others, and durations, once there was one, and
+// from then on. HEAD counts as GET. Counting is safe from any thread.
 #pragma once
 #include "gateway/http.h"
 

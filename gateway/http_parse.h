@@ -39,8 +39,8 @@ struct gw_parse {
     const char *host, *authorization, *content_type, *origin, *request_id, *traceparent, *expect;
     const char *content_length_text, *transfer_encoding; // only seen by the head rules
     size_t bytes;                                        // of this message so far
-    // The body; it stays empty with `discard`. With `pieces` it holds what the last feed brought, which
-    // the caller takes out. Both may be set at GW_PARSE_HEAD, and so may the limit.
+    // The body; it stays empty with `discard`. With `pieces` it holds what the last feed brought,
+    // which the caller takes out. Both may be set at GW_PARSE_HEAD, and so may the limit.
     struct buf body;
     uint64_t body_bytes;
     uint64_t body_limit; // limits.max_body_bytes, unless set

@@ -109,7 +109,8 @@ void job_prompts_fini(struct job_prompts *p) {
 
 // ---- answers
 
-// As a request that asks for text gets it: special tokens are left out, what is no UTF-8 becomes U+FFFD.
+// As a request that asks for text gets it: special tokens are left out, what is no UTF-8 becomes
+// U+FFFD.
 static enum err to_text(const struct tokenizer *t, const struct ask_item *it,
                         struct job_prompt *p) {
     static const struct asm_config config = {0};

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Prompts of a job's evaluation, and greedy answers to them by an engine. A prompt is rendered and tokenised
-// as a request's is, with the date of the job. Text alone is asked in the way of the training data: as one
-// user message, or, where the lines are completions, as the prompt of a completion.
+// Prompts of a job's evaluation, and greedy answers to them by an engine. A prompt is rendered and
+// tokenised as a request's is, with the date of the job. Text alone is asked in the way of the
+// training data: as one user message, or, where the lines are completions, as the prompt of a
+// completion.
 #pragma once
 #include "gateway/engine_ask.h"
 #include "model/chat_template.h"
@@ -28,8 +29,8 @@ struct job_prompt_opts {
     int32_t max_prompt; // tokens
 };
 
-// `items`: a list of the job's (NULL: none); `field` is what errors call it. ERR_INVALID, ERR_TEMPLATE,
-// ERR_CONTEXT name the field of the entry, in info->param, too.
+// `items`: a list of the job's (NULL: none); `field` is what errors call it. ERR_INVALID,
+// ERR_TEMPLATE, ERR_CONTEXT name the field of the entry, in info->param, too.
 enum err job_prompts_read(const json_t *items, const char *field, const struct job_prompt_opts *o,
                           struct job_prompts *out, struct err_info *info);
 void job_prompts_fini(struct job_prompts *p); // also of zeros

@@ -31,9 +31,10 @@ enum err job_check(const struct app *a, const struct serve_options *o, const str
     return ERR_OK;
 }
 
-// Whether a text is a completion's prompt or a user's message is decided by the training file, which is read
-// when the job is validated. So it is tried as what takes fewer tokens; one that does not fit as the other is
-// refused when the run begins (job__read_prompts), before anything is trained.
+// Whether a text is a completion's prompt or a user's message is decided by the training file,
+// which is read when the job is validated. So it is tried as what takes fewer tokens; one that does
+// not fit as the other is refused when the run begins (job__read_prompts), before anything is
+// trained.
 enum err job_check_prompts(const struct app *a, const struct ft_job_spec *s,
                            struct err_info *info) {
     static const char *const lists[] = {"required", "forbidden", "sample_prompts"};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Release gates: whether a trained model may be served. Losses are the trainer's; outputs are answers of the
-// version that is about to be promoted.
+// Release gates: whether a trained model may be served. Losses are the trainer's; outputs are
+// answers of the version that is about to be promoted.
 #include "finetune/evaluate.h"
 #include "gateway/job_runner_internal.h"
 #include <stdio.h>

@@ -56,8 +56,8 @@ static void fill_options(struct job_run *run, int64_t seed, int64_t samples) {
     };
 }
 
-// A server that was started anew with another tokenizer or chat template must not train on what the one
-// before made of the file.
+// A server that was started anew with another tokenizer or chat template must not train on what the
+// one before made of the file.
 static enum err fresh_tokens(struct job_runner *r, const char *file, const char *path,
                              const struct ft_dataset_opts *opts, struct ft_dataset **out,
                              struct err_info *info) {

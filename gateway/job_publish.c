@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// From a finished run to a served model and a result file. Changes of adapters are made on their own thread;
-// the job's waits for it.
+// From a finished run to a served model and a result file. Changes of adapters are made on their
+// own thread; the job's waits for it.
 #include "base/buf.h"
 #include "base/json_write.h"
 #include "finetune/files.h"
@@ -219,7 +219,8 @@ enum err job__finish(struct job_runner *r, struct err_info *info) {
         snprintf(message, sizeof message, "New fine-tuned model created: %s", name);
     job__tell(r, run->unreleased[0] ? "warn" : "info", "message", message, NULL);
     enum err e = store_result(r, info);
-    // The model lasts, and is served: for want of its metrics alone the job must not seem to have failed.
+    // The model lasts, and is served: for want of its metrics alone the job must not seem to have
+    // failed.
     if (!e || run->attempts + 1 < FT_JOB_ATTEMPTS_MAX)
         return e;
     snprintf(message, sizeof message, "The result file is lost: %s", info->message);

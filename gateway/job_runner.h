@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs fine-tuning jobs inside a server: the same run as `graft train`, on the resident weights, beside
-// serving. Each job has a thread of its own that sleeps while the engine's thread computes.
+// Runs fine-tuning jobs inside a server: the same run as `graft train`, on the resident weights,
+// beside serving. Each job has a thread of its own that sleeps while the engine's thread computes.
 //
 //   jobs/<id>/checkpoints/   what a job that was stopped, or whose process died, goes on from
 //   jobs/<id>/metrics.csv    becomes the job's result file
 //   jobs/<id>/samples.json   sample prompts and answers, where the job has any
 //   jobs/<id>/adapter/       the finished adapter, published from here
 //
-// Threads: start, stop and ready are the control thread's. To be stopped before the adapters' thread and
-// the engine are.
+// Threads: start, stop and ready are the control thread's. To be stopped before the adapters'
+// thread and the engine are.
 #pragma once
 #include "finetune/job_validate.h"
 #include "finetune/probe.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sample prompts: what the base answers before training, and the new version before it is promoted, so that a
-// person sees what has changed. jobs/<id>/samples.json keeps both.
+// Sample prompts: what the base answers before training, and the new version before it is promoted,
+// so that a person sees what has changed. jobs/<id>/samples.json keeps both.
 #include "base/durable.h"
 #include "base/json_load.h"
 #include "base/json_write.h"

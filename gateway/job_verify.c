@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What was trained is what is served: the probe set, scored by the trainer, by serving, and compared before
-// the adapter is published.
+// What was trained is what is served: the probe set, scored by the trainer, by serving, and
+// compared before the adapter is published.
 #include "finetune/evaluate.h"
 #include "gateway/adapter_verify.h"
 #include "gateway/job_runner_internal.h"

@@ -79,7 +79,8 @@ enum err gw__listen(struct gw_server *s, enum gw_port kind, const char *host, in
         *l = (struct gw_listener){.server = s, .fd = -1, .port = kind};
         if (open_one(s, ai, any, &l->fd)) {
             why = errno;
-            // A name with an address that this machine does not have is normal (::1 in a container).
+            // A name with an address that this machine does not have is normal (::1 in a
+            // container).
             if (why == EADDRNOTAVAIL || why == EAFNOSUPPORT)
                 continue;
             break;

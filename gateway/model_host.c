@@ -37,8 +37,8 @@ static bool show_progress(void *arg, size_t done, size_t total) {
 
 // ---- parts
 
-// Each replica has its part of the threads. Where there are several, the weights are made by all of them on
-// a device of their own, whose threads sleep from then on.
+// Each replica has its part of the threads. Where there are several, the weights are made by all of
+// them on a device of their own, whose threads sleep from then on.
 static enum err open_devices(struct model_host *h, const struct serve_options *o,
                              struct err_info *info) {
     struct cpus cpus;
@@ -90,8 +90,8 @@ static void neutral_sampling(struct mdl_config *c) {
     c->gen_top_k = -1;
 }
 
-// Of each replica. As much as the wanted sequences can use, but together no more than half of what is left
-// beside the weights.
+// Of each replica. As much as the wanted sequences can use, but together no more than half of what
+// is left beside the weights.
 static enum err size_kv(struct model_host *h, const struct serve_options *o, int32_t context,
                         struct err_info *info) {
     struct kn_device_info dev;
@@ -182,7 +182,8 @@ static enum err start_engines(struct model_host *h, const struct serve_options *
     return rc;
 }
 
-// What answers name as their system: build, kernel set and model. The content's digest follows in /version.
+// What answers name as their system: build, kernel set and model. The content's digest follows in
+// /version.
 static enum err set_fingerprint(struct model_host *h, struct app *app) {
     struct kn_device_info dev;
     kn_ops_cpu.info(h->device, &dev);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Everything that serving a model needs beside HTTP: source, devices, weights, tokenizer, template, engines.
-// Made on the main thread while the server already answers probes.
+// Everything that serving a model needs beside HTTP: source, devices, weights, tokenizer, template,
+// engines. Made on the main thread while the server already answers probes.
 #pragma once
 #include "base/log.h"
 #include "gateway/adapter_host.h"

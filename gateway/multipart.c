@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//   SCAN -> BOUNDARY -> (blanks) LINE_END -> HEAD -> SCAN ...            delimiter line, head, content
-//           BOUNDARY -> DASH -> CLOSED -> CLOSE_END -> EPILOGUE          the last one
-//   any of BOUNDARY .. CLOSE_END -> SCAN                                 it was content after all
+//   SCAN -> BOUNDARY -> (blanks) LINE_END -> HEAD -> SCAN ...    delimiter line, head, content
+//           BOUNDARY -> DASH -> CLOSED -> CLOSE_END -> EPILOGUE  the last one
+//   any of BOUNDARY .. CLOSE_END -> SCAN                         it was content after all
 //
 // Invariants
-// 1. From a CR that may begin a delimiter on, all bytes are in `held`, until it is known what they are.
+// 1. From a CR that may begin a delimiter on, all bytes are in `held`, until it is known what they
+//    are.
 // 2. A delimiter begins with its only CR, so after a mismatch the search goes on at the byte that
 //    did not match: nothing in `held` can begin another one but its last byte, and a CR there was
 //    the end of a line, whose next byte is looked at again.

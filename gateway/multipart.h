@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads multipart/form-data (RFC 7578, in the syntax of RFC 2046) from bytes that come in pieces cut
-// anywhere. Nothing of a part's content is kept: it is handed on as it comes. Bounded: the head of
-// a part, the number of parts, what stands before the first and after the last delimiter.
+// Reads multipart/form-data (RFC 7578, in the syntax of RFC 2046) from bytes that come in pieces
+// cut anywhere. Nothing of a part's content is kept: it is handed on as it comes. Bounded: the head
+// of a part, the number of parts, what stands before the first and after the last delimiter.
 //
 // init; feed ... ; finish. After an error nothing more may be fed. One thread at a time, no
 // allocation.
@@ -29,8 +29,8 @@ struct mp_part {
     const char *content_type; // NULL: none
 };
 
-// Calls for one part: begin, content any number of times, end. An error ends the reading and is what
-// mp_feed returns.
+// Calls for one part: begin, content any number of times, end. An error ends the reading and is
+// what mp_feed returns.
 struct mp_calls {
     enum err (*begin)(void *arg, const struct mp_part *part, struct err_info *info);
     enum err (*content)(void *arg, const char *p, size_t n, struct err_info *info);

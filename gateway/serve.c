@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The main thread owns the process: it sleeps in poll on a signalfd, and nothing else here blocks it once
-// the model is loaded.
+// The main thread owns the process: it sleeps in poll on a signalfd, and nothing else here blocks
+// it once the model is loaded.
 #include "gateway/serve.h"
 #include "base/mem.h"
 #include "base/thread.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The server as a whole: defaults, start, drain, stop. The calls here come from the thread that owns
-// the server (main); drain and TLS reload from any.
+// The server as a whole: defaults, start, drain, stop. The calls here come from the thread that
+// owns the server (main); drain and TLS reload from any.
 #include "base/mem.h"
 #include "gateway/conn.h"
 #include <stdio.h>

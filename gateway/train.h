@@ -3,7 +3,7 @@
 // executor's own.
 //
 //   options -> model -> data -> [newest checkpoint] -> steps -> adapter, plots -> exit 0
-//   SIGINT or SIGTERM: the last committed step becomes a checkpoint, exit 3; a second one ends at once
+//   SIGINT or SIGTERM: the last committed step becomes a checkpoint, exit 3; a second ends at once
 #pragma once
 
 int train_main(int argc, char **argv); // exit status

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// `graft train`: the output folder, and where a resumed run comes from. A run that is gone on with elsewhere
-// begins with copies of what it needs (the checkpoint, its metrics, tokens where the set has no data file),
-// so that from then on the output folder stands alone.
+// `graft train`: the output folder, and where a resumed run comes from. A run that is gone on with
+// elsewhere begins with copies of what it needs (the checkpoint, its metrics, tokens where the set
+// has no data file), so that from then on the output folder stands alone.
 #include "base/durable.h"
 #include "base/hash.h"
 #include "finetune/verify.h"
@@ -78,8 +78,8 @@ static enum err join(const struct place *p, const char *name, char out[TRAIN_PAT
                : err_set(p->info, ERR_INVALID, "resume", "%.80s... is too long", p->path);
 }
 
-// The set's own file, else tokens: those in the output folder already, or a copy. `option`: where the user
-// has named another file.
+// The set's own file, else tokens: those in the output folder already, or a copy. `option`: where
+// the user has named another file.
 static enum err find_data(struct place *p, const char *what, const char **option,
                           char path[TRAIN_PATH]) {
     char file[64], tokens[64];

@@ -82,7 +82,8 @@ static enum err create_exec(struct train_job *j, struct err_info *info) {
     return ft_exec_create(&cfg, &j->exec, info);
 }
 
-// On the host, while something is written: as long as the job runs they lie in the executor's memory alone.
+// On the host, while something is written: as long as the job runs they lie in the executor's
+// memory alone.
 static enum err create_moments(struct train_job *j, int kinds, struct err_info *info) {
     struct mdl_adapter **const all[] = {&j->moments.w, &j->moments.m, &j->moments.v};
     enum err e = ERR_OK;

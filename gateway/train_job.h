@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parts of one training run: opened in order, closed in the reverse one. `graft train` opens them all;
-// a server has the model already, fills in that part and gives hooks.
+// The parts of one training run: opened in order, closed in the reverse one. `graft train` opens
+// them all; a server has the model already, fills in that part and gives hooks.
 #pragma once
 #include "finetune/checkpoint.h"
 #include "gateway/train_options.h"

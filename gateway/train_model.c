@@ -154,8 +154,8 @@ static enum ft_truncation truncation_of(const char *name) {
                                        : FT_TRUNC_ERROR;
 }
 
-// What the run made of its file, without the file. The cache has checksums; that its tokens are of this
-// model's vocabulary is checked here, since it may come from elsewhere.
+// What the run made of its file, without the file. The cache has checksums; that its tokens are of
+// this model's vocabulary is checked here, since it may come from elsewhere.
 static enum err open_tokens(const struct train_job *j, const char *cache, struct ft_dataset **out,
                             char digest[TRAIN_HEX], struct err_info *info) {
     enum err e = ft_dataset_open(cache, out, info);

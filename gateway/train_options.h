@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The options of `graft train`: one table for flags, environment twins, --help and the reference page.
+// The options of `graft train`: one table for flags, environment twins, --help and the reference
+// page.
 #pragma once
 #include "base/options.h"
 #include <stdbool.h>

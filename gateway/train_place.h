@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where a server's training does its device work: on the engine's thread in idle time, with activations in
-// the spare top of the KV pool. Joins the engine's background and one executor at a time.
+// Where a server's training does its device work: on the engine's thread in idle time, with
+// activations in the spare top of the KV pool. Joins the engine's background and one executor at a
+// time.
 //
-// Threads: the trainer's creates and destroys the executor; the engine's runs it. The engine lives longer
-// than any executor here.
+// Threads: the trainer's creates and destroys the executor; the engine's runs it. The engine lives
+// longer than any executor here.
 #pragma once
 #include "base/mailbox.h"
 #include "base/thread.h"

@@ -9,7 +9,8 @@
 enum { VERSION = 1, TEXT = 256 };
 #define RUN_JSON "run.json"
 
-// What decides the result, by the names of the manifest's hyperparameters; an option has '-' for '_'.
+// What decides the result, by the names of the manifest's hyperparameters; an option has '-' for
+// '_'.
 static const char *const hyper[] = {
     "epochs",       "batch_size",     "learning_rate", "lr_scheduler", "warmup_ratio",
     "weight_decay", "adam_beta1",     "adam_beta2",    "adam_epsilon", "max_grad_norm",

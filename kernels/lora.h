@@ -5,11 +5,11 @@
 // A [r, k] and B [n, r] of one target module lie in device memory in a layout of the backend's own,
 // f32, padded with zeros (kn_ops.lora_bytes, lora_pack, lora_unpack). Gradients and optimizer state
 // have the layout of what they belong to, so element-wise operations need not know it; padding
-// stays zero. A slot may have them in 16 bits (KN_BF16, KN_F16; kn_ops.lora_narrow) that hold the values
-// exactly: half the memory to read, the same bits.
+// stays zero. A slot may have them in 16 bits (KN_BF16, KN_F16; kn_ops.lora_narrow) that hold the
+// values exactly: half the memory to read, the same bits.
 //
-// Order of the sums: fixed by the shape alone, the same for any batch, thread count and cut. Gradients
-// are one chain over the rows in order.
+// Order of the sums: fixed by the shape alone, the same for any batch, thread count and cut.
+// Gradients are one chain over the rows in order.
 #pragma once
 #include "kernels/batch.h"
 #include "kernels/tensor.h"
@@ -30,9 +30,9 @@ struct kn_lora_entry {
 };
 
 // Inverted dropout on x, in training only: feature f of row t is kept, times 1 / (1 - p), where the
-// noise of (keys[t], module, f) is at least p. The noise is a word of Philox (kernels/philox.h) over
-// 2^32: word f / 16 mod 4 for the counter {f / 64 * 16 + f mod 16, module, 0, 0} and the key {low, high
-// half of keys[t]}. The same for forward and backward.
+// noise of (keys[t], module, f) is at least p. The noise is a word of Philox (kernels/philox.h)
+// over 2^32: word f / 16 mod 4 for the counter {f / 64 * 16 + f mod 16, module, 0, 0} and the key
+// {low, high half of keys[t]}. The same for forward and backward.
 struct kn_dropout {
     float p;         // 0: none; below 1
     uint32_t module; // layer and target; in kn_lora of part 0, part j has module + j

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Operations of training beside kernels/lora.h: the loss, the backward of each operation of the
-// layer walk, exact sums of gradients, the optimizer. All take f32 and cut along output elements (the
-// transposed product along its sums, too), so that a caller can bound each call's time; a result is the
-// same chain of operations however it is cut. Quantisation (of weights, activations, keys and values) counts as the identity in
-// backward.
+// layer walk, exact sums of gradients, the optimizer. All take f32 and cut along output elements
+// (the transposed product along its sums, too), so that a caller can bound each call's time; a
+// result is the same chain of operations however it is cut. Quantisation (of weights, activations,
+// keys and values) counts as the identity in backward.
 #pragma once
 #include "kernels/batch.h"
 #include <stdbool.h>
@@ -15,15 +15,15 @@ struct kn_weight; // device.h
 // dx[rows, k] = dy[rows, n] * W[n, k] on dequantised weights: the product backward needs, on the
 // same resident layout. Sums are f32; a level may round both factors to bf16 where W is not f32.
 //
-// add: each sum goes on from what dx holds. n_begin, n_end (0, 0: all) are columns of dy: rows of W are
-// taken in runs of KN_GEMM_T_RUN, counted from the begin of each part of a stack (of gate, of up), and a
-// range takes the runs that begin in it. So ranges of n from first to last, all but the first with
-// `add`, give the bits of one call, wherever they end. A part whose begin is inside a range needs none
-// of its own. k_begin, k_end: columns of dx, multiples of 32.
+// add: each sum goes on from what dx holds. n_begin, n_end (0, 0: all) are columns of dy: rows of W
+// are taken in runs of KN_GEMM_T_RUN, counted from the begin of each part of a stack (of gate, of
+// up), and a range takes the runs that begin in it. So ranges of n from first to last, all but the
+// first with `add`, give the bits of one call, wherever they end. A part whose begin is inside a
+// range needs none of its own. k_begin, k_end: columns of dx, multiples of 32.
 //
-// What ranges cost: one of n dequantises its part of W once for 128 to 256 rows, as the whole product
-// does, and reads and writes dx. One of k rounds and packs all of dy again (bf16), so it should be wide:
-// 512 columns cost a tenth more than all at once.
+// What ranges cost: one of n dequantises its part of W once for 128 to 256 rows, as the whole
+// product does, and reads and writes dx. One of k rounds and packs all of dy again (bf16), so it
+// should be wide: 512 columns cost a tenth more than all at once.
 enum { KN_GEMM_T_RUN = 256 };
 struct kn_gemm_t {
     const struct kn_weight *w;
@@ -39,8 +39,8 @@ struct kn_gemm_t {
 
 // loss[i] = -log softmax(logits[i])[target[i]], the same bits as the log-probability that sampling
 // reports; hit[i] = whether target[i] is the greedy choice. grad: logits[i] becomes
-// (softmax(logits[i]) - onehot(target[i])) * weight[i]. A row with a logit that is not finite has loss
-// NaN, no hit and a gradient of NaN.
+// (softmax(logits[i]) - onehot(target[i])) * weight[i]. A row with a logit that is not finite has
+// loss NaN, no hit and a gradient of NaN.
 struct kn_xent {
     kn_addr logits; // [rows, vocab]
     int64_t ld;
@@ -52,8 +52,8 @@ struct kn_xent {
     bool grad;
 };
 
-// Backward of y = x / rms(x) * weight: dx (+)= weight dy / rms - x (sum(dy weight x) / k) / rms^3. dx
-// may be dy.
+// Backward of y = x / rms(x) * weight: dx (+)= weight dy / rms - x (sum(dy weight x) / k) / rms^3.
+// dx may be dy.
 struct kn_rmsnorm_back {
     kn_addr x, dy, dx;
     int64_t ldx, lddy, lddx;
@@ -73,11 +73,12 @@ struct kn_swiglu_back {
     int32_t row_begin, row_end; // 0, 0: all
 };
 
-// Backward of attention for sequences that lie wholly in the batch, from position 0 (training). q comes
-// from the rotated qkv buffer, keys and values from the cache. Makes dqkv[rows, (heads + 2 kv_heads) *
-// head_dim], still rotated. A range is one of query tokens: it makes their dq, and adds their share to
-// dk and dv of the tokens before them, whose own ranges must have been done. So ranges go from the first
-// token to the last, in order; where they end changes no bit. Work for token i grows with its position.
+// Backward of attention for sequences that lie wholly in the batch, from position 0 (training). q
+// comes from the rotated qkv buffer, keys and values from the cache. Makes dqkv[rows, (heads + 2
+// kv_heads) * head_dim], still rotated. A range is one of query tokens: it makes their dq, and adds
+// their share to dk and dv of the tokens before them, whose own ranges must have been done. So
+// ranges go from the first token to the last, in order; where they end changes no bit. Work for
+// token i grows with its position.
 struct kn_attn_back {
     const struct kn_batch *batch;
     kn_addr q;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads one answer as it arrives and checks it against the API's rules: framing of the event stream, JSON,
-// one finish_reason, usage, [DONE] last.
+// Reads one answer as it arrives and checks it against the API's rules: framing of the event
+// stream, JSON, one finish_reason, usage, [DONE] last.
 #pragma once
 #include "base/buf.h"
 #include <stdbool.h>

@@ -20,6 +20,7 @@ struct lt_dist {
     int32_t min, max;
 };
 
-// "128", "uniform:16:512", "normal:200:50", "lognormal:150:0.8", each with an optional ":MIN:MAX" behind.
+// "128", "uniform:16:512", "normal:200:50", "lognormal:150:0.8", each with an optional ":MIN:MAX"
+// behind.
 enum err lt_dist_parse(const char *text, int32_t min, struct lt_dist *out, struct err_info *info);
 int32_t lt_dist_draw(const struct lt_dist *d, struct lt_rng *r);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Invariant: an open loop's arrivals are a fixed schedule. If no slot is free when one is due, it waits for a slot, and
-// its latency still counts from when it was due.
+// Invariant: an open loop's arrivals are a fixed schedule. If no slot is free when one is due, it
+// waits for a slot, and its latency still counts from when it was due.
 #include "loadtest/run.h"
 #include "base/clock.h"
 #include "base/json_load.h"

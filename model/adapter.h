@@ -55,9 +55,9 @@ enum err mdl_adapter_read(const char *dir, const struct mdl_config *c,
                           const struct mdl_adapter_limits *limits, struct mdl_adapter **out,
                           struct err_info *info);
 void mdl_adapter_destroy(struct mdl_adapter *a);
-// The shape of a base that the folder's tensors would fit, as far as they tell it, for checks where the base
-// is not at hand: mdl_adapter_read against it finds what does not fit together. Only layers and the widths
-// that mdl_target_shape uses are set.
+// The shape of a base that the folder's tensors would fit, as far as they tell it, for checks where
+// the base is not at hand: mdl_adapter_read against it finds what does not fit together. Only
+// layers and the widths that mdl_target_shape uses are set.
 enum err mdl_adapter_shape(const char *dir, struct mdl_config *out, struct err_info *info);
 // An adapter with A and B zero for `targets` (bit t: enum mdl_target) of every layer, to be filled.
 enum err mdl_adapter_create(const struct mdl_config *c, unsigned targets, int32_t r, float alpha,
@@ -68,9 +68,9 @@ enum err mdl_adapter_digest_paced(const struct mdl_config *c, const struct mdl_a
                                   struct pace *pace, char out[65]);
 
 // Writes both files into an existing folder in the plainest form that PEFT and vLLM read, tensors
-// as f32 in the order of their names; each file is written aside, synced and renamed (durable.h), and
-// what a process that died has left aside goes. digest: SHA-256 of adapter_model.safetensors in hex, may be NULL. Patterns are written where
-// ranks or alphas differ.
+// as f32 in the order of their names; each file is written aside, synced and renamed (durable.h),
+// and what a process that died has left aside goes. digest: SHA-256 of adapter_model.safetensors in
+// hex, may be NULL. Patterns are written where ranks or alphas differ.
 enum err mdl_adapter_write(const char *dir, const struct mdl_config *c, const struct mdl_adapter *a,
                            const char *base_name, char digest[65], struct err_info *info);
 enum err mdl_adapter_write_paced(const char *dir, const struct mdl_config *c,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// adapter_config.json: which modules have a matrix pair, of what rank and scale. What would change the
-// computation and is not known here is refused by its name; so is a field that is not known and set.
+// adapter_config.json: which modules have a matrix pair, of what rank and scale. What would change
+// the computation and is not known here is refused by its name; so is a field that is not known and
+// set.
 #include "base/json_load.h"
 #include "base/mem.h"
 #include "kernels/lora.h"

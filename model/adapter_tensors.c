@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The matrices of an adapter from its safetensors file. All names, shapes and types are checked before
-// memory is asked for, so that a small file cannot ask for much.
+// The matrices of an adapter from its safetensors file. All names, shapes and types are checked
+// before memory is asked for, so that a small file cannot ask for much.
 #include "base/mem.h"
 #include "kernels/tensor.h"
 #include "model/adapter_internal.h"

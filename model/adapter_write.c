@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The folder of an adapter: adapter_config.json with sorted keys, adapter_model.safetensors with the
-// tensors in the order of their names. The same adapter gives the same bytes.
+// The folder of an adapter: adapter_config.json with sorted keys, adapter_model.safetensors with
+// the tensors in the order of their names. The same adapter gives the same bytes.
 #include "base/buf.h"
 #include "base/durable.h"
 #include "base/hash.h"

@@ -21,8 +21,8 @@ struct mdl_digest;
 enum err mdl_digest_create(const struct mdl_source *s, const char *cache_dir,
                            struct mdl_digest **out, struct err_info *info);
 void mdl_digest_destroy(struct mdl_digest *d);
-// A file that changed within the last two seconds of this clock's wall time is not remembered, since
-// it could change again within the same time stamp. The system's clock unless set.
+// A file that changed within the last two seconds of this clock's wall time is not remembered,
+// since it could change again within the same time stamp. The system's clock unless set.
 void mdl_digest_set_clock(struct mdl_digest *d, const struct clock *clock);
 // Hashes up to max_bytes more (at least one chunk of 256 KiB); *done tells whether that was the
 // last. ERR_IO if a file changed since the source was opened.

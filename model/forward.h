@@ -27,7 +27,8 @@ struct mdl_linear_call {
     // the hook adds to it in the same way, so that the order is (residual + W x) + adapter.
     kn_addr y;
     int64_t ldy;
-    // All of the batch's tokens, or a part of them where a slice ends before; x, y and batch->seq begin with it.
+    // All of the batch's tokens, or a part of them where a slice ends before; x, y and batch->seq
+    // begin with it.
     int32_t rows;
     int32_t row;                  // number of the first
     const struct kn_batch *batch; // slots per sequence
@@ -38,14 +39,15 @@ struct mdl_linear_call {
 // with it. NULL linear: none. Where a hook is not wanted, the walk may fuse.
 struct mdl_hooks {
     enum err (*linear)(void *arg, struct kn_queue *q, const struct mdl_linear_call *call);
-    // Records the product, too, where it is whole and of one weight: the backend may let the two overlap. NULL:
-    // the walk records it and calls `linear`.
+    // Records the product, too, where it is whole and of one weight: the backend may let the two
+    // overlap. NULL: the walk records it and calls `linear`.
     enum err (*product)(void *arg, struct kn_queue *q, const struct kn_gemm *gemm,
                         const struct mdl_linear_call *call);
-    // Whether `linear` is called for this product; the same until the batch has ended. NULL: always.
+    // Whether `linear` is called for this product; the same until the batch has ended. NULL:
+    // always.
     bool (*wants)(void *arg, int32_t layer, enum mdl_linear which);
-    // Floating-point operations of a row, about: in slices, `linear` is called for as many rows as fit. NULL:
-    // for all.
+    // Floating-point operations of a row, about: in slices, `linear` is called for as many rows as
+    // fit. NULL: for all.
     double (*flops)(void *arg, int32_t layer, enum mdl_linear which);
     void *arg;
 };

@@ -119,7 +119,8 @@ static inline bool mdl__sliced(const struct mdl__account *a) {
 #define MDL__NS_PER_BYTE 0.05
 #define MDL__NS_PER_FLOP 0.005
 void mdl__spend(struct mdl_forward *f, struct mdl__account *a, double bytes, double flops);
-// How many of `n` units that cost `ns` together, unscaled, fit the budget: a multiple of `unit`, or all.
+// How many of `n` units that cost `ns` together, unscaled, fit the budget: a multiple of `unit`, or
+// all.
 int32_t mdl__cut(const struct mdl_forward *f, const struct mdl__account *a, int32_t n, double ns,
                  int32_t unit);
 // The stage is done.

@@ -54,8 +54,8 @@ static struct kn_gemm gemm_of(const struct mdl_forward *f, const struct mdl__pro
     };
 }
 
-// Records columns of the block of rows in hand from at.done on, as many as the budget allows, in the
-// one part where at.done falls.
+// Records columns of the block of rows in hand from at.done on, as many as the budget allows, in
+// the one part where at.done falls.
 static enum err product_piece(struct mdl_forward *f, struct mdl__account *a,
                               const struct mdl__product *p) {
     int part = 0;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Invariants
-// 1. A resident adapter is one range of device memory; A and B of a module follow one another, modules
-//    lie in the order of the walk, so that a step reads it from begin to end.
-// 2. A module's matrices have the type of 16 bits that holds all their values, or f32. So 16 bits are never
-//    a rounding, and an adapter whose matrices change is f32.
-// 3. The slots' table is [layer][target][slot], in the order of enum mdl_target, so that the parts that
-//    share an input (q, k, v; gate, up) are the operation's [part][slot]. The host image and the table
-//    on the device are equal once the queue has passed what mdl_lora_set recorded.
+// 1. A resident adapter is one range of device memory; A and B of a module follow one another,
+//    modules lie in the order of the walk, so that a step reads it from begin to end.
+// 2. A module's matrices have the type of 16 bits that holds all their values, or f32. So 16 bits
+//    are never a rounding, and an adapter whose matrices change is f32.
+// 3. The slots' table is [layer][target][slot], in the order of enum mdl_target, so that the parts
+//    that share an input (q, k, v; gate, up) are the operation's [part][slot]. The host image and
+//    the table on the device are equal once the queue has passed what mdl_lora_set recorded.
 #include "model/lora.h"
 #include "base/mem.h"
 #include <string.h>

@@ -3,7 +3,8 @@
 // has its matrices in the device's layout; a *slot* is what a batch's sequence names. Slots are
 // changed between steps by the thread that drives the queue.
 //
-//   mdl_adapter -> mdl_lora_create -> resident -> mdl_lora_set(slots, s, resident) -> batch.slot = s
+//   mdl_adapter -> mdl_lora_create -> resident
+//               -> mdl_lora_set(slots, s, resident) -> batch.slot = s
 #pragma once
 #include "kernels/lora.h"
 #include "model/adapter.h"
@@ -13,12 +14,12 @@ struct mdl_lora; // resident; immutable for serving, its matrices change in trai
 
 // Copies and packs, into memory of the queue's device; the adapter may be freed afterwards. Runs on
 // the queue (upload), so by its thread, or by any thread with a queue of its own.
-// Matrices whose values all are bf16 or f16 (as files of these types have them) lie in 16 bits, which
-// changes no result.
+// Matrices whose values all are bf16 or f16 (as files of these types have them) lie in 16 bits,
+// which changes no result.
 enum err mdl_lora_create(const struct mdl_weights *w, struct kn_queue *q,
                          const struct mdl_adapter *a, struct mdl_lora **out, struct err_info *info);
-// The same in the memory of one that nobody uses any more, if it has just the size. That one is destroyed
-// in any case; NULL: none. pace: of the calling thread, or NULL.
+// The same in the memory of one that nobody uses any more, if it has just the size. That one is
+// destroyed in any case; NULL: none. pace: of the calling thread, or NULL.
 enum err mdl_lora_create_in(const struct mdl_weights *w, struct kn_queue *q,
                             const struct mdl_adapter *a, struct mdl_lora *spare, struct pace *pace,
                             struct mdl_lora **out, struct err_info *info);
@@ -26,8 +27,8 @@ enum err mdl_lora_create_in(const struct mdl_weights *w, struct kn_queue *q,
 enum err mdl_lora_create_f32(const struct mdl_weights *w, struct kn_queue *q,
                              const struct mdl_adapter *a, struct mdl_lora **out,
                              struct err_info *info);
-// The same in memory of the caller's, which may not be there yet: nothing is allocated, copied or written.
-// mdl_lora_bytes says how much it takes; until mdl_lora_place no slot may hold it.
+// The same in memory of the caller's, which may not be there yet: nothing is allocated, copied or
+// written. mdl_lora_bytes says how much it takes; until mdl_lora_place no slot may hold it.
 enum err mdl_lora_create_unplaced(const struct mdl_weights *w, struct kn_queue *q,
                                   const struct mdl_adapter *a, struct mdl_lora **out,
                                   struct err_info *info);
@@ -48,8 +49,8 @@ enum { MDL_LORA_MAX_SLOTS = 1024 };
 enum err mdl_lora_slots_create(const struct mdl_weights *w, struct kn_queue *q, int32_t n_slots,
                                struct mdl_lora_slots **out, struct err_info *info);
 void mdl_lora_slots_destroy(struct mdl_lora_slots *s);
-// What slot i holds from the next step on; NULL: nothing. Borrowed. An adapter that a slot let go may
-// be destroyed once the queue has been waited for. On error the slot holds what it held.
+// What slot i holds from the next step on; NULL: nothing. Borrowed. An adapter that a slot let go
+// may be destroyed once the queue has been waited for. On error the slot holds what it held.
 enum err mdl_lora_set(struct mdl_lora_slots *s, int32_t i, const struct mdl_lora *l);
 // Hooks for mdl_forward_begin: rows of sequences with slot -1 keep their bits. Linears that no slot
 // targets cost nothing.

@@ -41,8 +41,8 @@ uint32_t tokenizer_vocab_size(const struct tokenizer *t); // ids are 0 .. this -
 int32_t tokenizer_bos(const struct tokenizer *t);         // -1: none
 int32_t tokenizer_eos(const struct tokenizer *t);
 bool tokenizer_adds_bos(const struct tokenizer *t); // a raw completion's prompt gets a BOS
-// SHA-256 in hex of the content: tokens, merges, split patterns, special tokens and flags. The same for
-// the same tokenizer in a GGUF file and in a Hugging Face folder. Some milliseconds.
+// SHA-256 in hex of the content: tokens, merges, split patterns, special tokens and flags. The same
+// for the same tokenizer in a GGUF file and in a Hugging Face folder. Some milliseconds.
 enum err tokenizer_digest(const struct tokenizer *t, char hex[2 * SHA256_BYTES + 1],
                           struct err_info *info);
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The digest of a tokenizer's content: whatever decides which ids a text gets. It is taken from the built
-// tokenizer, in an order of its own, so that two files that say the same in two formats have one digest.
+// The digest of a tokenizer's content: whatever decides which ids a text gets. It is taken from the
+// built tokenizer, in an order of its own, so that two files that say the same in two formats have
+// one digest.
 #include "base/mem.h"
 #include "model/tokenizer_internal.h"
 #include <stdlib.h>

@@ -12,10 +12,10 @@
 // Invariants
 // 1. A number belongs to one version for ever; what it holds never changes (its digest says so).
 // 2. Of a name at most one version is ACTIVE, and it is the one that names[].active points to.
-// 3. Pins exist in VERIFYING (of whoever verifies), READY, ACTIVE, ROLLED_BACK and DRAINING, and new ones
-//    in all of these but the last; those of one that FAILED end soon.
-// 4. A version's memory lives while refs > 0; the list has one, and keeps what is pinned, so pins need
-//    none.
+// 3. Pins exist in VERIFYING (of whoever verifies), READY, ACTIVE, ROLLED_BACK and DRAINING, and
+//    new ones in all of these but the last; those of one that FAILED end soon.
+// 4. A version's memory lives while refs > 0; the list has one, and keeps what is pinned, so pins
+//    need none.
 #include "serving/adapter_registry.h"
 #include "base/mem.h"
 #include "serving/adapter_registry_internal.h"
@@ -211,8 +211,8 @@ struct adp_version *adp__lookup(struct adp_registry *r, const char *name) {
     return v && adp__serves(v) ? v : NULL;
 }
 
-// Hubs and clients use names such as org/name and ft:base:org::id. What a path would take for a folder
-// above or for none is no part of one: names stand in URLs.
+// Hubs and clients use names such as org/name and ft:base:org::id. What a path would take for a
+// folder above or for none is no part of one: names stand in URLs.
 static bool name_ok(const char *name) {
     static const char first[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
     size_t n = strlen(name);
@@ -450,7 +450,8 @@ void adp_release(struct adp_version *v) {
 
 size_t adp_take_retired(struct adp_registry *r, uint64_t *seen, uint64_t *out, size_t cap) {
     size_t n = 0;
-    // Asked in every turn of an engine: the lock may be held by a thread that has to wait for a CPU.
+    // Asked in every turn of an engine: the lock may be held by a thread that has to wait for a
+    // CPU.
     if (r->n_retired == *seen)
         return 0;
     lock_take(&r->lock);

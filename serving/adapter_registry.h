@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Adapters by name. A name stands for an immutable version: what was read once, with a number that is
-// never used again. A request resolves a name once, at its beginning, and pins the version until its
-// end; `name@number` addresses one version. Versions go through the states of adapter_registry.c.
+// Adapters by name. A name stands for an immutable version: what was read once, with a number that
+// is never used again. A request resolves a name once, at its beginning, and pins the version until
+// its end; `name@number` addresses one version. Versions go through the states of
+// adapter_registry.c.
 //
-// A small lock of base/ guards everything here; it is never held while a file is read. Any thread may
-// call; what reads files says so, and is not for the engine thread or an event loop. The engine makes
-// versions resident by itself (engine_adapters.c).
+// A small lock of base/ guards everything here; it is never held while a file is read. Any thread
+// may call; what reads files says so, and is not for the engine thread or an event loop. The engine
+// makes versions resident by itself (engine_adapters.c).
 //
 //   adp_load -> adp_promote -> adp_resolve ... adp_unpin -> adp_retire
 #pragma once
@@ -59,16 +60,16 @@ struct adp_config {
 enum err adp_create(const struct adp_config *cfg, struct adp_registry **out, struct err_info *info);
 void adp_destroy(struct adp_registry *r); // nobody holds a version any more; NULL is legal
 
-// Names are 1 to 160 of letters, digits and "._-:/", begin with a letter or digit, have no empty, "." or
-// ".." part between slashes, and are not one of the base's.
+// Names are 1 to 160 of letters, digits and "._-:/", begin with a letter or digit, have no empty,
+// "." or ".." part between slashes, and are not one of the base's.
 enum err adp_check_name(const struct adp_registry *r, const char *name, struct err_info *info);
 
 // Reads and checks the folder as a new version of `name`, which ends READY, or FAILED with the
 // reason. `source` is what listings show. `version` 0: the next number; else one that an earlier
-// process gave, with the digest it had then ("": any). `verify`: it ends VERIFYING instead of READY, for
-// the caller to try it on an engine. Reads files. *out is held until adp_release.
-// ERR_LIMIT: there are ADP_MAX_VERSIONS, or ADP_MAX_OF_NAME of the name; never with a `version`, since
-// that one was acknowledged.
+// process gave, with the digest it had then ("": any). `verify`: it ends VERIFYING instead of
+// READY, for the caller to try it on an engine. Reads files. *out is held until adp_release.
+// ERR_LIMIT: there are ADP_MAX_VERSIONS, or ADP_MAX_OF_NAME of the name; never with a `version`,
+// since that one was acknowledged.
 // `created` 0: now. `rolled_back`: it ends ROLLED_BACK, as an earlier process had it.
 struct adp_origin {
     const char *path, *source;
@@ -87,8 +88,8 @@ enum err adp_set_path(struct adp_version *v, const char *path);
 // Ends what adp_load or adp_hold began; the registry keeps the version as long as its state says.
 void adp_release(struct adp_version *v);
 
-// The name stands for this version from now on; the one before is kept to be rolled back to, and the
-// one before that is retired.
+// The name stands for this version from now on; the one before is kept to be rolled back to, and
+// the one before that is retired.
 enum err adp_promote(struct adp_registry *r, const char *name, uint64_t version,
                      struct err_info *info);
 // The former version at once; the active one becomes ROLLED_BACK.
@@ -127,14 +128,14 @@ enum err adp_host_take(struct adp_version *v, const struct mdl_adapter **out,
 enum err adp_host_take_paced(struct adp_version *v, struct pace *pace,
                              const struct mdl_adapter **out, struct err_info *info);
 void adp_host_drop(struct adp_version *v);
-// Frees the host memory that nobody needs any more: of versions that ended, and beyond max_host. Whoever
-// loads, promotes or retires does it; it takes its time, so no engine's thread does.
+// Frees the host memory that nobody needs any more: of versions that ended, and beyond max_host.
+// Whoever loads, promotes or retires does it; it takes its time, so no engine's thread does.
 void adp_sweep(struct adp_registry *r);
 
-// The matrices in device memory, one for all engines over the same weights: those share device memory.
-// Made by the first that asks; while it is being made, another one may make it, too, and only one stays.
-// Reads files, computes. Until adp_resident_drop, once no queue uses it any more; the version is held. That
-// frees memory: for a job, not for an engine's thread.
+// The matrices in device memory, one for all engines over the same weights: those share device
+// memory. Made by the first that asks; while it is being made, another one may make it, too, and
+// only one stays. Reads files, computes. Until adp_resident_drop, once no queue uses it any more;
+// the version is held. That frees memory: for a job, not for an engine's thread.
 struct adp_device {
     const struct mdl_weights *weights;
     struct kn_device *device;
@@ -153,8 +154,8 @@ void adp_set_running(struct adp_version *v, int32_t replica, int32_t n);
 void adp_set_place(struct adp_version *v, int32_t replica, enum adp_place p, const char *reason);
 bool adp_is_verifying(const struct adp_version *v);
 bool adp_is_over(const struct adp_version *v); // RETIRED or FAILED, and not pinned any more
-// Numbers of versions that ended (retired, or failed after they were read) since the last call, up to
-// `cap`; *seen is the caller's, 0 at first.
+// Numbers of versions that ended (retired, or failed after they were read) since the last call, up
+// to `cap`; *seen is the caller's, 0 at first.
 size_t adp_take_retired(struct adp_registry *r, uint64_t *seen, uint64_t *out, size_t cap);
 
 enum adp_place adp_place(struct adp_version *v, int32_t replica);

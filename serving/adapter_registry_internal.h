@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The registry's state, shared by adapter_registry.c (states, names), adapter_aliases.c,
-// adapter_versions.c (reading, host memory), adapter_resident.c (device memory), adapter_list.c (listings)
-// and adapter_change.c.
+// adapter_versions.c (reading, host memory), adapter_resident.c (device memory), adapter_list.c
+// (listings) and adapter_change.c.
 #pragma once
 #include "base/thread.h"
 #include "serving/adapter_registry.h"
@@ -57,8 +57,8 @@ struct adp_registry {
     size_t n_names, cap_names;
     struct adp_alias_info *aliases;
     size_t n_aliases, cap_aliases;
-    // The last numbers that ended, number i at [i % max]; one that an engine does not see any more costs
-    // cache space until its blocks age, nothing else.
+    // The last numbers that ended, number i at [i % max]; one that an engine does not see any more
+    // costs cache space until its blocks age, nothing else.
     uint64_t retired[ADP__RETIRED_MAX];
     _Atomic uint64_t n_retired; // changed with the lock held
 };
@@ -78,7 +78,8 @@ void adp__move(struct adp_version *v, enum adp_state to);
 void adp__unref(struct adp_version *v);
 enum err adp__insert(struct adp_registry *r, struct adp_version *v);
 void adp__trim_dead(struct adp_registry *r);
-// No request will use it any more: the engines are told. Its host memory goes with the next adp_sweep.
+// No request will use it any more: the engines are told. Its host memory goes with the next
+// adp_sweep.
 void adp__let_go(struct adp_version *v);
 // All versions as copies, freed by the caller; takes the lock. ERR_NOMEM: *n 0.
 enum err adp__list(struct adp_registry *r, struct adp_info **out, size_t *n);

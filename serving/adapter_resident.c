@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A version's matrices in device memory: made by whichever engine needs them first, shared by all that have
-// it in a slot. The memory of the last one that nobody needs any more is kept for the next: fresh memory
-// costs the kernel more than its filling costs us.
+// A version's matrices in device memory: made by whichever engine needs them first, shared by all
+// that have it in a slot. The memory of the last one that nobody needs any more is kept for the
+// next: fresh memory costs the kernel more than its filling costs us.
 #include "serving/adapter_registry_internal.h"
 
 static bool take_made(struct adp_version *v, struct mdl_lora **out) {

@@ -9,8 +9,8 @@
 
 // ---- host memory, under the lock
 
-// A former version counts as used just before the active one of its name: as long as a name is in use, it
-// can be rolled back without reading a file.
+// A former version counts as used just before the active one of its name: as long as a name is in
+// use, it can be rolled back without reading a file.
 static void share_use(struct adp_registry *r) {
     for (size_t i = 0; i < r->n_names; i++) {
         const struct adp_version *active = r->names[i].active;

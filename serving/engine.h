@@ -33,22 +33,23 @@ struct eng_background {
     // Runs for at most about budget_us on the engine's queue, returns the microseconds used; 0:
     // nothing to do.
     int64_t (*run)(void *arg, int64_t budget_us);
-    // Serving needs memory: give `bytes` of the borrowed range back (eng_background_return), before this
-    // returns as far as that takes no time, the rest soon, by `urgent`.
+    // Serving needs memory: give `bytes` of the borrowed range back (eng_background_return), before
+    // this returns as far as that takes no time, the rest soon, by `urgent`.
     void (*give_back)(void *arg, size_t bytes);
-    // Asked in each turn: whether run must be called now, whatever there is to compute. For memory that is
-    // to be returned, and for the end of background work: so that it holds its memory no longer. NULL: never.
+    // Asked in each turn: whether run must be called now, whatever there is to compute. For memory
+    // that is to be returned, and for the end of background work: so that it holds its memory no
+    // longer. NULL: never.
     bool (*urgent)(void *arg);
     void *arg;
 };
 
 // The background's own calls, on the engine thread inside run or give_back. Borrows from the top of
 // the KV pool until `want` bytes are borrowed in all: *at and the result say what is, [*at, *at +
-// result), which grows downwards, a few MiB a call. Nothing more is lent while requests wait, and for a
-// while after give_back was called. As long as there is less than `need`, the background counts as
-// waiting for memory, and the longer it has waited, the fewer cached prefixes are spared
-// (paged_kv/README.md). Where no more can be had and it is less than `need`, all but the upper `held` bytes
-// is back in the pool.
+// result), which grows downwards, a few MiB a call. Nothing more is lent while requests wait, and
+// for a while after give_back was called. As long as there is less than `need`, the background
+// counts as waiting for memory, and the longer it has waited, the fewer cached prefixes are spared
+// (paged_kv/README.md). Where no more can be had and it is less than `need`, all but the upper
+// `held` bytes is back in the pool.
 struct eng_borrow {
     size_t held, need, want;
 };
@@ -103,8 +104,8 @@ struct eng_config {
     // A step with decodes in it aims at no more than this multiple of a step without prefill; 0:
     // default 1.8
     double prefill_stretch;
-    // Targets that background work must leave time for: between two tokens, to the first one. 0: none, and
-    // then it gets only what serving cannot use.
+    // Targets that background work must leave time for: between two tokens, to the first one. 0:
+    // none, and then it gets only what serving cannot use.
     int64_t slo_itl_ns, slo_ttft_ns;
     const struct clock *clock; // NULL: system
     const struct log *log;
@@ -113,8 +114,8 @@ struct eng_config {
     const char *model_label;          // for metrics
     struct eng_background background; // zeros: none
     const struct mdl_hooks *hooks;    // NULL: none
-    // Adapters of requests, in max_loras slots; NULL: none, and then no `io`. Versions become resident
-    // in jobs of `io`; both outlive the engine. No other hooks then.
+    // Adapters of requests, in max_loras slots; NULL: none, and then no `io`. Versions become
+    // resident in jobs of `io`; both outlive the engine. No other hooks then.
     struct adp_registry *adapters;
     struct io_pool *io;
     struct io_pool
@@ -126,7 +127,7 @@ struct eng_config {
 enum eng_kind {
     ENG_GENERATE,
     ENG_SCORE, // ids + mask -> PROMPT events; generates nothing, ends with ENG_FINISH_LENGTH
-    ENG_LOAD, // ends, with ENG_FINISH_LENGTH, when its adapter is in a slot; the prompt is not looked at
+    ENG_LOAD,  // no prompt is looked at; ends so, too, when its adapter is in a slot
 };
 
 struct eng_sampling {
@@ -159,14 +160,14 @@ struct eng_request {
     uint64_t tenant;     // fairness domain
     int32_t priority;    // lower runs first, as in vLLM; 0 default
     int64_t deadline_ns; // monotonic; INT64_MAX: none
-    // NULL: base. Pinned by the caller while it submits; the engine pins it until the request ends, and
-    // sets the two below.
+    // NULL: base. Pinned by the caller while it submits; the engine pins it until the request ends,
+    // and sets the two below.
     struct adp_version *adapter;
     uint64_t adapter_version; // 0: base
     int32_t adapter_slot;     // -1: base; where the caller has hooks of its own, one of its slots
     uint64_t cache_salt;
-    // Of the server itself: also taken while it drains, and beyond max_queue. It takes little of a step
-    // that computes for others (README.md, rule 47).
+    // Of the server itself: also taken while it drains, and beyond max_queue. It takes little of a
+    // step that computes for others (README.md, rule 47).
     bool internal;
 
     // Called on the engine thread after a step that put events into an empty stream, and for the
@@ -244,8 +245,8 @@ void eng_health(const struct eng *e, struct eng_health *out);
 
 // What a new request would find, for choosing among engines. Any thread.
 struct eng_load {
-    // Work that was accepted and is not done, in tokens of a prompt: a token that is to be generated counts
-    // for several, and of a long answer only the first part, as most end early.
+    // Work that was accepted and is not done, in tokens of a prompt: a token that is to be
+    // generated counts for several, and of a long answer only the first part, as most end early.
     int64_t owed;
     bool full, dead; // max_queue is reached; the engine has stopped
     bool beside;     // background work uses what time it gets

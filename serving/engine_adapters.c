@@ -5,8 +5,8 @@
 //                      \----- collect, failed or nothing to fill ---> EMPTY
 //
 // Invariants
-// 1. Running sequences with an adapter stand on a READY slot that holds their version; such a slot is
-//    never evicted.
+// 1. Running sequences with an adapter stand on a READY slot that holds their version; such a slot
+//    is never evicted.
 // 2. A FILLING slot belongs to its job until `done`; nobody runs on it.
 // 3. At most one slot is closing for one version.
 #include "serving/engine_adapters.h"

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// What serving leaves of memory: the top of the KV pool goes to background work, and comes back on demand.
+// What serving leaves of memory: the top of the KV pool goes to background work, and comes back on
+// demand.
 #include "serving/engine_internal.h"
 
 enum { MAX_MOVES = 64, MOVE_BYTES = 8 << 20 }; // of one call: it is part of a slice
 // After memory had to come back, none is lent for this long: no ping-pong.
 static const int64_t calm_ns = 5000000000;
-// Cached blocks that were hit within this time are spared; while background work waits for memory, the time
-// shrinks to nothing over `patience_ns`.
+// Cached blocks that were hit within this time are spared; while background work waits for memory,
+// the time shrinks to nothing over `patience_ns`.
 static const int64_t hot_ns = 60000000000, patience_ns = 120000000000;
 
 // What others may read of lending.
@@ -100,9 +101,9 @@ static int64_t spared(const struct eng *e, int64_t now) {
     return waited < patience_ns ? hot_ns - waited / (patience_ns / hot_ns) : 0;
 }
 
-// Hysteresis: where memory had to come back before, it is lent again only when so much more than is needed
-// could be had, so that the next request does not take it at once. A quarter of the need, or half of what the
-// pool has beside it; the longer the background has waited, the less.
+// Hysteresis: where memory had to come back before, it is lent again only when so much more than is
+// needed could be had, so that the next request does not take it at once. A quarter of the need, or
+// half of what the pool has beside it; the longer the background has waited, the less.
 static int32_t to_spare(const struct eng *e, int32_t need, int64_t now) {
     int64_t waited = e->lend.waits_since_ns ? now - e->lend.waits_since_ns : 0;
     if (!e->lend.asked_back_ns || waited >= patience_ns)
@@ -145,7 +146,8 @@ static void return_blocks(struct eng *e, int32_t keep) {
     kv_pool_stats(e->pool, &st);
     if (keep >= st.lent)
         return;
-    // What training left there stays: no position is read before it was written (paged_kv, rule 15).
+    // What training left there stays: no position is read before it was written (paged_kv, rule
+    // 15).
     kv_pool_return(e->pool, keep);
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What time background work gets: the turns in which nothing can be computed, and with targets
-// (--slo-itl-ms, --slo-ttft-ms) the time until the next step must begin. governor.h decides; here its
-// questions are answered from the sequences, and its answers carried out.
+// (--slo-itl-ms, --slo-ttft-ms) the time until the next step must begin. governor.h decides; here
+// its questions are answered from the sequences, and its answers carried out.
 #include "serving/engine_internal.h"
 
 // Steps behind a slice find cold caches; as long as warm ones teach the cost model, they do not.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One turn of the engine: messages, deadlines, admission, planning, one forward, results. README.md,
-// rules 1 to 15, says how a step is put together and why.
+// One turn of the engine: messages, deadlines, admission, planning, one forward, results.
+// README.md, rules 1 to 15, says how a step is put together and why.
 #include "serving/engine_internal.h"
 #include <assert.h>
 
@@ -373,8 +373,8 @@ static void run_step(struct eng *e) {
     eng__batch_clear(&e->batch);
 }
 
-// Whether the loop owes anybody progress. Requests whose consumers do not read wait for those, not for
-// the loop.
+// Whether the loop owes anybody progress. Requests whose consumers do not read wait for those, not
+// for the loop.
 static bool owes(const struct eng *e) {
     const struct eng__req *q = e->all;
     while (q && q->paused)

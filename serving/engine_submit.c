@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a request comes in: checked and copied on the caller's thread into one allocation, then handed
-// to the engine thread through the mailbox.
+// How a request comes in: checked and copied on the caller's thread into one allocation, then
+// handed to the engine thread through the mailbox.
 #include "base/mem.h"
 #include "serving/engine_internal.h"
 #include <assert.h>
@@ -177,7 +177,8 @@ static void fill_stops(struct eng__req *q, const struct eng *e, const struct eng
         bias[q->n_bias_all++] = (struct kn_token_bias){q->stop_ids[i], -INFINITY};
 }
 
-// Rows that a request without generation wants: the row before the last wanted position is the last.
+// Rows that a request without generation wants: the row before the last wanted position is the
+// last.
 static int32_t last_scored(const struct eng__req *q) {
     int32_t i = q->r.n_prompt - 1;
     while (i > 0 && !eng__req_scores(q, i))

@@ -81,8 +81,9 @@ void gov_step(struct governor *g, int64_t late_ns) {
     set_margin(g);
 }
 
-// Up by a step for a late token, down by a part of it for each that was not: it comes to rest where one in
-// ABOVE is late. How late does not matter: no margin would have covered a machine that stood still.
+// Up by a step for a late token, down by a part of it for each that was not: it comes to rest where
+// one in ABOVE is late. How late does not matter: no margin would have covered a machine that stood
+// still.
 static void adapt_extra(struct governor *g, bool late) {
     int64_t target = g->cfg.itl_ns, part = target / EXTRA_STEP / ABOVE;
     int64_t extra = g->extra_ns + (late ? part * (ABOVE - 1) : -part);

@@ -1,20 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// How much time background work may have. Knows times and targets, no clock, no engine: the step loop
-// says when its next step must begin at the latest, and tells afterwards what slices and steps took.
+// How much time background work may have. Knows times and targets, no clock, no engine: the step
+// loop says when its next step must begin at the latest, and tells afterwards what slices and steps
+// took.
 //
 //   gov_allowance   how long background work may run now
 //   gov_slice       a slice was run: its overrun bounds the next ones
 //   gov_step        a step behind background work has ended: its error becomes the margin
-//   gov_gap         time between two tokens: one behind background work and beyond its target widens the margin
+//   gov_gap         time between two tokens: one behind background work and beyond its target
+//                   widens the margin
 //
 // Invariants
 // 1. Without a target nothing is allowed while a sequence can be stepped.
-// 2. A slice is never allowed to be longer than `slice_ns`: whoever arrives waits for one. Of the slices
-//    of late, 99 in 100 lasted GOV_SLICE_MOST_NS at most, overrun included, as far as GOV_SLICE_LEAST_NS
-//    allows.
-// 3. The margin is what 99.2% of the steps behind background work were late by, and up to an eighth of the
-//    target more while more than 0.8% of the tokens behind it are late all the same. Lateness of other steps
-//    says nothing about it. A margin that leaves nothing shrinks, so that it is tried again.
+// 2. A slice is never allowed to be longer than `slice_ns`: whoever arrives waits for one. Of the
+//    slices of late, 99 in 100 lasted GOV_SLICE_MOST_NS at most, overrun included, as far as
+//    GOV_SLICE_LEAST_NS allows.
+// 3. The margin is what 99.2% of the steps behind background work were late by, and up to an eighth
+//    of the target more while more than 0.8% of the tokens behind it are late all the same.
+//    Lateness of other steps says nothing about it. A margin that leaves nothing shrinks, so that
+//    it is tried again.
 //
 // One owner, the engine's thread. No allocation.
 #pragma once
@@ -67,8 +70,8 @@ void gov_init(struct governor *g, const struct gov_config *cfg);
 // Nanoseconds; 0: none.
 int64_t gov_allowance(struct governor *g, const struct gov_view *v);
 void gov_slice(struct governor *g, int64_t allowed_ns, int64_t used_ns);
-// late_ns: the step's end, against the slice's begin + what it was allowed + what the step was expected
-// to take. May be negative.
+// late_ns: the step's end, against the slice's begin + what it was allowed + what the step was
+// expected to take. May be negative.
 void gov_step(struct governor *g, int64_t late_ns);
 // The longest time between two tokens of a choice that this step gave.
 void gov_gap(struct governor *g, int64_t gap_ns);

@@ -4,7 +4,8 @@
 #include "kernels/device.h"
 #include "serving/adapter_registry.h"
 
-// What a replica with background work counts for more: with targets its tokens come as late as these allow.
+// What a replica with background work counts for more: with targets its tokens come as late as
+// these allow.
 enum { BESIDE = 256 };
 
 struct place {

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rolling swap: a version is brought to one replica after another, and its name moves when each has
-// it ready. Until then the former version answers, and whatever fails leaves it so.
+// The rolling swap: a version is brought to one replica after another, and its name moves when each
+// has it ready. Until then the former version answers, and whatever fails leaves it so.
 //
 //   for each replica: load (into a slot) -> verify -> warm (a few tokens run on it)
 //     all done   -> decide -> READY, and the name moves
 //     any failed -> taken back everywhere, FAILED with the replica and the step in the reason
 //
-// A version that was READY before (promoted later, or again) stays what it was after a failure: it has been
-// good once, and what failed may be for lack of a slot. README.md, rules 39 to 42.
+// A version that was READY before (promoted later, or again) stays what it was after a failure: it
+// has been good once, and what failed may be for lack of a slot. README.md, rules 39 to 42.
 //
-// Blocks for as long as the replicas take; not for an engine's thread nor an event loop. Changes of one
-// registry are made one after another.
+// Blocks for as long as the replicas take; not for an engine's thread nor an event loop. Changes of
+// one registry are made one after another.
 #pragma once
 #include "base/mailbox.h"
 #include "serving/adapter_registry.h"
@@ -30,9 +30,9 @@ struct rollout_ops {
     void *arg;
 };
 
-// The version is VERIFYING (adp_origin.verify), READY or ROLLED_BACK, and held by the caller; on success
-// it is READY on every replica, and if *promote its name stands for it. *promote says on return whether
-// it does.
+// The version is VERIFYING (adp_origin.verify), READY or ROLLED_BACK, and held by the caller; on
+// success it is READY on every replica, and if *promote its name stands for it. *promote says on
+// return whether it does.
 enum err rollout_run(const struct rollout_ops *o, struct adp_registry *r, struct adp_version *v,
                      bool *promote, struct err_info *info);
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The steps of a rolling swap as requests to the engines: they go through admission like all others, but
-// before them, and are taken while the server drains, so that a job that ends then can still publish.
+// The steps of a rolling swap as requests to the engines: they go through admission like all
+// others, but before them, and are taken while the server drains, so that a job that ends then can
+// still publish.
 #include "serving/rollout.h"
 
 enum { WARM_TOKENS = 8, AGAIN_NS = 5000000 };

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What sampling remembers of one choice: how often each token was generated and whether it stands in
-// the prompt, for the penalties. A list of distinct ids, as the sampler wants it, and a hash index
-// over it. Memory is the caller's, sized for the request's length, so counting never allocates.
+// What sampling remembers of one choice: how often each token was generated and whether it stands
+// in the prompt, for the penalties. A list of distinct ids, as the sampler wants it, and a hash
+// index over it. Memory is the caller's, sized for the request's length, so counting never
+// allocates.
 #pragma once
 #include "kernels/sample.h"
 #include <stddef.h>

@@ -187,8 +187,8 @@ static int32_t give(struct eng__seq *q, int32_t tokens) {
     return tokens;
 }
 
-// Within a flow: half to the prompt that was admitted first, so that it never stands still; the rest
-// to the shortest remaining, so that short prompts do not wait behind a giant.
+// Within a flow: half to the prompt that was admitted first, so that it never stands still; the
+// rest to the shortest remaining, so that short prompts do not wait behind a giant.
 static void share_flow(struct eng__sched *s, struct eng__flow *f, int32_t priority, bool internal) {
     int32_t left = f->granted;
     for (int32_t i = 0; i < s->n_running && left == f->granted; i++) {
@@ -280,8 +280,8 @@ struct eng__seq *eng__sched_victim(const struct eng__sched *s, const struct eng_
             continue;
         if (q->req->paused)
             return q;
-        // A sequence that waits for admission only displaces a lower priority; one of the server itself
-        // waits for those that run.
+        // A sequence that waits for admission only displaces a lower priority; one of the server
+        // itself waits for those that run.
         bool may = needy->state == ENG__QUEUED
                        ? q->req->r.priority > needy->req->r.priority && !needy->req->r.internal
                        : is_senior(needy, q);

@@ -48,8 +48,8 @@ struct eng__seq *eng__sched_next(struct eng__sched *s);
 // Its flow pays for what was admitted or generated.
 void eng__sched_charge(struct eng__sched *s, struct eng__flow *f, int32_t tokens);
 
-// Prefill tokens of a step: for requests of clients, and for those of the server itself (README.md, rule
-// 47).
+// Prefill tokens of a step: for requests of clients, and for those of the server itself (README.md,
+// rule 47).
 struct eng__budget {
     int32_t clients, internal;
 };

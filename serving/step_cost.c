@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "serving/step_cost.h"
 
-// Reads are scaled so that in a long context errors are put down to attention, in a short one to the
-// products.
+// Reads are scaled so that in a long context errors are put down to attention, in a short one to
+// the products.
 static const double read_unit = 512;
 static const double rate = 0.3; // of each correction
 

@@ -2,8 +2,8 @@
 // What a step costs, measured while serving. The products of a step depend on its rows only, and
 // attention on the cached positions that its tokens read, so
 //   time(rows, reads) = products(rows) + a * decode reads + b * prefill reads.
-// `products` is a curve through the running means of half-octave buckets of rows; a and b follow the
-// remaining error (normalised least mean squares; Widrow and Hoff, 1960). No clock here, no
+// `products` is a curve through the running means of half-octave buckets of rows; a and b follow
+// the remaining error (normalised least mean squares; Widrow and Hoff, 1960). No clock here, no
 // allocation; one owner.
 #pragma once
 #include <stdbool.h>

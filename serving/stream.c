@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The event ring and its wake, block and release protocols. head is written by the consumer, tail by
-// the engine. `armed` and `blocked` are each one half of the same handshake: whoever goes to sleep
-// sets its flag and looks once more; whoever makes progress publishes it and then takes the flag.
-// Both sides use sequentially consistent operations, so at least one of them sees the other.
+// The event ring and its wake, block and release protocols. head is written by the consumer, tail
+// by the engine. `armed` and `blocked` are each one half of the same handshake: whoever goes to
+// sleep sets its flag and looks once more; whoever makes progress publishes it and then takes the
+// flag. Both sides use sequentially consistent operations, so at least one of them sees the other.
 #include "serving/stream.h"
 #include "base/mem.h"
 #include <assert.h>

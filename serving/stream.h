@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The way from the engine to the consumer of one request: a bounded ring of events with one producer
-// (the engine thread) and one consumer, and the way back: cancel, stop, "there is room again".
-// engine.h has the consumer's functions; these are the engine's. The protocol is in README.md,
-// rules 16 to 22.
+// The way from the engine to the consumer of one request: a bounded ring of events with one
+// producer (the engine thread) and one consumer, and the way back: cancel, stop, "there is room
+// again". engine.h has the consumer's functions; these are the engine's. The protocol is in
+// README.md, rules 16 to 22.
 #pragma once
 #include "base/mailbox.h"
 #include "base/thread.h"

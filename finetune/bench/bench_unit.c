@@ -4,10 +4,10 @@
 //                    [--slice-us N] [--dropout P] [--json]
 // A repetition is a training step: a unit, the norm of the sums and AdamW. It stands between two
 // measurements of the machine's FMA limit. FLOPs are those that are executed: 2 * (weights * tokens
-// forward, and again for backward's dx, and once more where a layer is not kept; head rows twice; the
-// adapter's seven products) + attention. With --slice-us the unit runs in calls with such a deadline,
-// and how long they took is shown. --json prints one line: medians, and what the process's memory grew
-// by after the model was loaded.
+// forward, and again for backward's dx, and once more where a layer is not kept; head rows twice;
+// the adapter's seven products) + attention. With --slice-us the unit runs in calls with such a
+// deadline, and how long they took is shown. --json prints one line: medians, and what the
+// process's memory grew by after the model was loaded.
 #include "base/mem.h"
 #include "base/options.h"
 #include "finetune/lora/unit.h"

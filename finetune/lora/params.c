@@ -27,8 +27,8 @@ struct lora_params {
 
 // ---- initial values
 
-// U(-1/sqrt(k), 1/sqrt(k)), what Kaiming's uniform initialisation with a = sqrt(5) comes to and what
-// PEFT draws A from. The noise is counted by place, so it does not depend on an order.
+// U(-1/sqrt(k), 1/sqrt(k)), what Kaiming's uniform initialisation with a = sqrt(5) comes to and
+// what PEFT draws A from. The noise is counted by place, so it does not depend on an order.
 static void fill_a(uint64_t seed, uint32_t module, int32_t r, int32_t k, float *a) {
     const uint32_t key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
     double bound = 1 / sqrt((double)k);

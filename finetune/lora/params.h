@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The adapter that is being trained, in device memory: matrices, the gradient of the unit in hand,
-// the sums of gradients, AdamW's moments; f32 in the layout of kernels/lora.h, sums int64. One range
-// of memory for each kind, modules at the same offsets in each, so that element-wise operations run
-// over all of them at once. All of it is one range, "the state":
+// the sums of gradients, AdamW's moments; f32 in the layout of kernels/lora.h, sums int64. One
+// range of memory for each kind, modules at the same offsets in each, so that element-wise
+// operations run over all of them at once. All of it is one range, "the state":
 //
 //   gradient | sums | m | v | matrices | flag
 //
-// The gradient comes first: it is needed only while a unit has one (executor.c). Driven by the queue's thread.
+// The gradient comes first: it is needed only while a unit has one (executor.c). Driven by the
+// queue's thread.
 #pragma once
 #include "model/adapter.h"
 #include "model/lora.h"
@@ -29,9 +30,10 @@ enum err lora_params_create(const struct mdl_weights *w, struct kn_queue *q,
 void lora_params_destroy(struct lora_params *p);
 size_t lora_params_bytes(const struct lora_params *p);
 
-// The same in memory of somebody else's, which is not always there: first what it takes, then where it is.
-// The store reads and writes n bytes at an offset of the state, wherever they are, and is used by _place (for
-// the first values; all else is zero there), _get and _set; it outlives the parameters.
+// The same in memory of somebody else's, which is not always there: first what it takes, then where
+// it is. The store reads and writes n bytes at an offset of the state, wherever they are, and is
+// used by _place (for the first values; all else is zero there), _get and _set; it outlives the
+// parameters.
 struct lora_store {
     enum err (*read)(void *arg, size_t at, void *to, size_t n, struct err_info *info);
     enum err (*write)(void *arg, size_t at, const void *from, size_t n, struct err_info *info);
@@ -71,8 +73,8 @@ void lora_params_ranges(const struct lora_params *p, struct lora_ranges *out);
 kn_addr lora_params_flag(const struct lora_params *p); // i32, for kn_grad_add
 float lora_params_dropout(const struct lora_params *p);
 
-// State to and from host memory, of one layer, or of all with layer < 0 (waits for the queue). m, v:
-// adapters with the moments in the matrices' places; NULL: not wanted (get), zero (set).
+// State to and from host memory, of one layer, or of all with layer < 0 (waits for the queue). m,
+// v: adapters with the moments in the matrices' places; NULL: not wanted (get), zero (set).
 enum err lora_params_get(struct lora_params *p, struct kn_queue *q, int32_t layer,
                          struct mdl_adapter *w, struct mdl_adapter *m, struct mdl_adapter *v,
                          struct err_info *info);

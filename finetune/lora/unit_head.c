@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The loss of the target rows and its gradient as far as the last layer's output, a slice of rows at
-// a time: only so many rows of logits exist at once.
+// The loss of the target rows and its gradient as far as the last layer's output, a slice of rows
+// at a time: only so many rows of logits exist at once.
 #include "finetune/lora/unit_internal.h"
 
 enum { CUT_COLUMNS = 64, XENT_ROWS = 4 };

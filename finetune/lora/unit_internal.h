@@ -12,15 +12,16 @@
 //     ^                                                             |
 //     +-- drop, error --  DONE <-- ADD <-- CHECKED <-- CHECK <-- RESULTS
 //
-// Shapes in comments: T tokens of the row, S target rows in hand, H hidden, Q = (heads + 2 kv_heads)
-// * head_dim, A = heads * head_dim, I intermediate, V vocabulary, R padded rank.
+// Shapes in comments: T tokens of the row, S target rows in hand, H hidden,
+// Q = (heads + 2 kv_heads) * head_dim, A = heads * head_dim, I intermediate, V vocabulary, R padded
+// rank.
 //
 // Invariants
 // 1. Between two calls of run nothing of the unit is on the queue.
 // 2. What is computed never depends on where the cursor stopped, nor on how many layers are kept: a
 //    stage is cut along outputs, and a layer that runs again gives the same bits.
-// 3. The sums change in ADD alone, after CHECK has seen every value of the gradient; drop takes away
-//    again what ADD has added so far.
+// 3. The sums change in ADD alone, after CHECK has seen every value of the gradient; drop takes
+//    away again what ADD has added so far.
 #pragma once
 #include "finetune/lora/unit.h"
 
@@ -68,8 +69,8 @@ struct lora__cursor {
     enum lora__stage stage;
     int32_t layer;
     int32_t done; // of the stage: columns, rows or tokens
-    // Of a transposed product: first row of the block in hand, its rows; first column of the group in
-    // hand, columns of a group. done counts rows of W.
+    // Of a transposed product: first row of the block in hand, its rows; first column of the group
+    // in hand, columns of a group. done counts rows of W.
     int32_t row, block, column, width;
     int32_t want;   // first target row of the slice in hand
     int32_t module; // of a group's adapters: the one in hand, and

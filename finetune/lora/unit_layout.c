@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The range of a unit, from its begin on:
 //
-//   KV blocks | per token and target | gradient of the residual | head or layer | residual streams |
-//   kept layers
+//   KV blocks | per token and target | gradient of the residual | head or layer |
+//   residual streams | kept layers
 //
-// Nothing is cleared: whatever lay there before, NaN too, no stage reads a value that the unit has not
-// written, and attention takes none of a position that a row does not see. Head and layer share their part.
+// Nothing is cleared: whatever lay there before, NaN too, no stage reads a value that the unit has
+// not written, and attention takes none of a position that a row does not see. Head and layer share
+// their part.
 #include "finetune/lora/unit_internal.h"
 
 enum {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// dx = dy W in pieces: a block of rows, columns of dx if all of them are too much for one piece, and
-// runs of W's rows one after the other. Runs cost least: nothing is read or rounded twice.
+// dx = dy W in pieces: a block of rows, columns of dx if all of them are too much for one piece,
+// and runs of W's rows one after the other. Runs cost least: nothing is read or rounded twice.
 #include "finetune/lora/unit_internal.h"
 
 enum {

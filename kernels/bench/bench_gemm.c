@@ -8,8 +8,9 @@
 //   --transposed    dx = dy W instead            --cpu-time    with --threads 1: count CPU time
 // `step` is every product of one step of SmolLM2-135M: 30 layers, and the head where few rows want
 // logits. `shapes` takes single matrices in turn from more memory than the caches hold. `overhead`
-// is what an empty command costs. `load` is the time to pack a model's weights. `sustain` repeats the
-// step with its small operations for two seconds and counts: what is left when others use the CPUs.
+// is what an empty command costs. `load` is the time to pack a model's weights. `sustain` repeats
+// the step with its small operations for two seconds and counts: what is left when others use the
+// CPUs.
 //
 // The speed of a shared machine changes from one second to the next, so both limits are measured
 // right before each repetition, and the shares are medians of ratios.

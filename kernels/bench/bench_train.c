@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Times training's operations at a small Llama's shape (SmolLM2-135M: hidden 576, inner 1536, 9 / 3 heads
-// of 64, vocabulary 49152, rank 16) for 512 rows, and a layer's whole backward.
+// Times training's operations at a small Llama's shape (SmolLM2-135M: hidden 576, inner 1536, 9 / 3
+// heads of 64, vocabulary 49152, rank 16) for 512 rows, and a layer's whole backward.
 //   graft_bench_train [attn] [lora] [rows] [step] [layer] [options]      (default: all)
 //   --threads N (default: as the server)   --isa NAME (default: the best)   --reps N (15)
 //   --cpu-time  with --threads 1: count CPU time, which other processes disturb least

@@ -9,8 +9,9 @@
 // changes nothing that others see. The next command starts when all who came have returned. What a
 // chunk computes never depends on who computes it or on how many threads there are.
 //
-// Each `.c` under isa/ is compiled once per ISA level with KN_ISA set to avx512bf16, avx512, avx2 or portable;
-// ISA(x) of isa/isa.h gives a function its suffix. 16-lane vectors come from isa/vec.h.
+// Each `.c` under isa/ is compiled once per ISA level with KN_ISA set to avx512bf16, avx512, avx2
+// or portable; ISA(x) of isa/isa.h gives a function its suffix. 16-lane vectors come from
+// isa/vec.h.
 #pragma once
 #include "kernels/device.h"
 #include <stdatomic.h>
@@ -64,13 +65,14 @@ struct cpu_share {
 enum { CPU_SHARE_BITS = 28 };
 
 // Work [0, total) in units, total below 2^28, that threads take with affinity: each goes through a
-// share of its own, so that it meets the same memory in every step, and then helps with the others'.
+// share of its own, so that it meets the same memory in every step, and then helps with the
+// others'.
 struct cpu_work {
     int32_t total, grain; // grain: units that are always taken together
     int32_t victim;       // 0 at first: whose share is looked at, counted from the own
 };
-// Takes the next units [*begin, *begin + *n); false when none are left. A command uses either this or
-// cpu_claim between two barriers. Pieces shrink as the end of a share comes near.
+// Takes the next units [*begin, *begin + *n); false when none are left. A command uses either this
+// or cpu_claim between two barriers. Pieces shrink as the end of a share comes near.
 bool cpu_take(struct cpu_task *t, struct cpu_work *w, int32_t *begin, int32_t *n);
 
 void cpu_fail(struct cpu_task *t, enum err e);
@@ -78,9 +80,9 @@ void cpu_fail(struct cpu_task *t, enum err e);
 // before is done, the claim counter is 0 again, and no more threads come.
 void cpu_barrier(struct cpu_task *t);
 
-// A block of 32 activations as the integer products read it: value = d * n, where n is q, but for an
-// outlier's, which is q + 128 * high. A block has one outlier at most, one that stands out so far that
-// a step fit for it would be too coarse for the others.
+// A block of 32 activations as the integer products read it: value = d * n, where n is q, but for
+// an outlier's, which is q + 128 * high. A block has one outlier at most, one that stands out so
+// far that a step fit for it would be too coarse for the others.
 struct cpu_q8_block {
     int8_t q[32];
     float d;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How the CPU backend keeps the matrices of an adapter, A [r, k] and B [n, r], in f32 or, for
-// serving, in 16 bits. Both have one layout, in panels of 16 along their wide side (k of A, n of B): for each panel r vectors,
+// serving, in 16 bits. Both have one layout, in panels of 16 along their wide side (k of A, n of
+// B): for each panel r vectors,
 // [ceil(wide / 16)][r][16]. So
 //
 //   A: value (j, c) lies at panel c / 16, vector j, lane c mod 16

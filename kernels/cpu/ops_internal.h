@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the files of checks (ops*.c) share: refusing, recording with a batch, common conditions. The host
-// thread that drives the queue.
+// What the files of checks (ops*.c) share: refusing, recording with a batch, common conditions. The
+// host thread that drives the queue.
 #pragma once
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/kv.h"

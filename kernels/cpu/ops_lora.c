@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Adapters in a batch: checks of the parameters, as in ops.c. What lies in device memory (slots, entries)
-// is looked at when the operation runs.
+// Adapters in a batch: checks of the parameters, as in ops.c. What lies in device memory (slots,
+// entries) is looked at when the operation runs.
 #include "kernels/cpu/ops_lora.h"
 #include "kernels/cpu/gemm_lora.h"
 #include "kernels/cpu/lora_layout.h"
@@ -49,8 +49,8 @@ enum err cpu_op_lora(struct kn_queue *q, const struct kn_lora *p) {
 
 // ---- with the product that they follow
 
-// Products of few rows wait for memory themselves, and of many rows each adapter's matrices are read once
-// for several of them.
+// Products of few rows wait for memory themselves, and of many rows each adapter's matrices are
+// read once for several of them.
 enum { FUSE_ROWS = 12 };
 
 // Types whose products fetch beside their own.

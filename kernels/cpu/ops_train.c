@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Training's operations on the CPU backend (kernels/train.h, the backward of kernels/lora.h): checks of
-// their parameters, as in ops.c.
+// Training's operations on the CPU backend (kernels/train.h, the backward of kernels/lora.h):
+// checks of their parameters, as in ops.c.
 #include "kernels/cpu/ops_train.h"
 #include "kernels/cpu/lora_layout.h"
 #include "kernels/cpu/ops_internal.h"
@@ -117,7 +117,8 @@ enum err cpu_op_attn_back(struct kn_queue *q, const struct kn_attn_back *p) {
     if (p->ldq < width || p->ldout < width || p->lddout < width ||
         p->lddqkv < width + 2 * (int64_t)p->shape.kv_heads * p->shape.head_dim)
         return refuse(q, "attn_back", "a row distance is wrong");
-    // Rows are counted in 32 bits, and so are pieces of work: there are fewer than rows of all heads.
+    // Rows are counted in 32 bits, and so are pieces of work: there are fewer than rows of all
+    // heads.
     if (!span_ok(p->token_begin, p->token_end, b->n_tokens) ||
         (int64_t)b->n_tokens * p->heads > INT32_MAX / 2)
         return refuse(q, "attn_back", "the range or the number of tokens is wrong");

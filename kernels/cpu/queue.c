@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Recording: commands go into blocks that are kept from step to step, and run (run.c) when the host
-// waits. A recorded command does not move until the wait that runs it has returned. One host thread.
+// waits. A recorded command does not move until the wait that runs it has returned. One host
+// thread.
 #include "base/mem.h"
 #include "kernels/cpu/queue_internal.h"
 #include <string.h>

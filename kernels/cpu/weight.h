@@ -3,19 +3,19 @@
 // transposed product. Immutable after creation; any thread may read.
 //
 // Layout
-// 1. A panel is 16 rows (outputs), one per 32-bit lane of a vector of 64 bytes. Panels come in pairs
-//    that are one stream of memory; every pair, and every vector, is 64-byte aligned. Lanes beyond
-//    the last row are zero.
+// 1. A panel is 16 rows (outputs), one per 32-bit lane of a vector of 64 bytes. Panels come in
+//    pairs that are one stream of memory; every pair, and every vector, is 64-byte aligned. Lanes
+//    beyond the last row are zero.
 // 2. Plain types: a vector of the first panel, one of the second, and so on.
 //    F32: vector c has the 16 rows' values of column c.
 //    BF16: vector i has columns 2i (low half of a lane) and 2i + 1 (high half).
 //    F16: vector i has the 16 halves of column 2i, then those of column 2i + 1.
 //    An odd last column of two bytes has zeros beside it.
 // 3. Quantised: per block of 32 columns, the quants of the first panel, of the second, 32 f16
-//    scales and (Q4_1) 32 f16 minima: 1088, 576 and 640 bytes. Quants are unsigned: Q8_0 as q + 128,
-//    Q4 as in the file. A vector holds 16 rows x 4 bytes: Q8_0 vector t has columns 4t..4t+3; Q4
-//    vector t has columns 4t..4t+3 in the low nibbles and 4t+16..4t+19 in the high ones, which is the
-//    file's own order.
+//    scales and (Q4_1) 32 f16 minima: 1088, 576 and 640 bytes. Quants are unsigned: Q8_0 as q +
+//    128, Q4 as in the file. A vector holds 16 rows x 4 bytes: Q8_0 vector t has columns 4t..4t+3;
+//    Q4 vector t has columns 4t..4t+3 in the low nibbles and 4t+16..4t+19 in the high ones, which
+//    is the file's own order.
 // 4. A part of a stack starts a new pair. KN_STACK_GATE_UP alternates: a pair is one panel of gate
 //    rows and one of the same up rows.
 #pragma once

@@ -25,8 +25,8 @@ static void store_word(uint8_t *p, uint32_t v) {
 
 // ---- plain types
 
-// n words of each row to the panel's vectors, which alternate with the other panel's. In tiles of 16
-// words: a tile of the rows and one of the vectors stay in the nearest cache.
+// n words of each row to the panel's vectors, which alternate with the other panel's. In tiles of
+// 16 words: a tile of the rows and one of the vectors stay in the nearest cache.
 static void pack_words(const uint8_t *const rows[CPU_PANEL], size_t n, uint8_t *dst) {
     for (size_t w0 = 0; w0 < n; w0 += TILE) {
         size_t len = n - w0 < TILE ? n - w0 : TILE;

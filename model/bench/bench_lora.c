@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// What adapters cost in a step: the same batch with and without them, turn by turn, so that a machine
-// whose speed changes does not matter.
+// What adapters cost in a step: the same batch with and without them, turn by turn, so that a
+// machine whose speed changes does not matter.
 //   graft_bench_lora MODEL [streams 32] [rounds 30] [only kind]
-// Prints the median of each step's time and the median over rounds of the base's time over it (1: free);
-// where each row reads matrices of its own, also what the added time makes of the read bandwidth, which is
-// measured in each round.
+// Prints the median of each step's time and the median over rounds of the base's time over it (1:
+// free); where each row reads matrices of its own, also what the added time makes of the read
+// bandwidth, which is measured in each round.
 #include "base/clock.h"
 #include "base/mem.h"
 #include "kernels/bench/limits.h"

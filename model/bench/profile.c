@@ -137,7 +137,8 @@ void profile_reset(void) {
     memset(p.products_t, 0, sizeof p.products_t);
 }
 
-// The duration that a share of the calls does not exceed, in microseconds, to a step of the buckets.
+// The duration that a share of the calls does not exceed, in microseconds, to a step of the
+// buckets.
 static double quantile_us(const struct account *a, double share) {
     int64_t below = 0;
     for (int i = 0; i < BUCKETS; i++)

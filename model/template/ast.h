@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The syntax tree. Made by the parser in the template's arena, completed by scope.c (which variable each
-// name means), read-only from then on. The grammar is in README.md; each node names its rule.
+// The syntax tree. Made by the parser in the template's arena, completed by scope.c (which variable
+// each name means), read-only from then on. The grammar is in README.md; each node names its rule.
 #pragma once
 #include "base/arena.h"
 #include "model/template/builtins.h"
@@ -60,7 +60,8 @@ struct tpl_name { // one per distinct name of a template
     struct tpl_name *next;   // in the parser's table
 };
 
-// What a scope's variables hold when it is entered, as jinja2 decides it by looking at the whole scope.
+// What a scope's variables hold when it is entered, as jinja2 decides it by looking at the whole
+// scope.
 enum tpl_load {
     TPL_LOAD_PARAM,   // bound by whoever enters the scope
     TPL_LOAD_RESOLVE, // the caller's variable of that name, else a global function

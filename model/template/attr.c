@@ -233,7 +233,8 @@ enum err tpl_getitem(struct tpl_ctx *c, const struct tpl_val *of, const struct t
     return e || found ? e : tpl_undef_member(c, of, key, out);
 }
 
-// --- slices ----------------------------------------------------------------------------------------
+// --- slices
+// ----------------------------------------------------------------------------------------
 
 struct span {
     int64_t start, step;
@@ -355,7 +356,8 @@ enum err tpl_slice(struct tpl_ctx *c, const struct tpl_val *of, const struct tpl
                                  : slice_list(c, of, &s, out);
 }
 
-// --- paths -----------------------------------------------------------------------------------------
+// --- paths
+// -----------------------------------------------------------------------------------------
 
 static enum err path_part(struct tpl_ctx *c, const struct tpl_str *s, size_t begin, size_t end,
                           struct tpl_val *out) {

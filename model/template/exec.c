@@ -243,7 +243,8 @@ enum err tpl_exec(struct tpl_ctx *c, const struct tpl_nodes *body, enum tpl_jump
     return e;
 }
 
-// --- macros ----------------------------------------------------------------------------------------
+// --- macros
+// ----------------------------------------------------------------------------------------
 
 static enum err new_macro(struct tpl_ctx *c, const struct tpl_node *n, struct tpl_val *out) {
     struct tpl_macro *m;
@@ -350,7 +351,8 @@ static enum err bind_hidden(struct tpl_ctx *c, const struct tpl_def *d, struct t
     return e;
 }
 
-// Defaults are evaluated in the macro's own frame, in order, so that they can use earlier parameters.
+// Defaults are evaluated in the macro's own frame, in order, so that they can use earlier
+// parameters.
 static enum err fill_defaults(struct tpl_ctx *c, const struct tpl_def *d, struct tpl_frame *f) {
     enum err e = ERR_OK;
     size_t first = d->params.n - d->defaults.n;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Filters that work on one element after the other, as it is asked for: map, the select family, unique.
+// Filters that work on one element after the other, as it is asked for: map, the select family,
+// unique.
 #include "model/template/builtins.h"
 #include "model/template/ctx.h"
 #include "model/template/str.h"

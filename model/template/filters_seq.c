@@ -161,7 +161,8 @@ static enum err do_join(struct tpl_ctx *c, const struct tpl_call *call, struct t
     return e ? e : tpl_sb_finish(&b, out);
 }
 
-// --- order -----------------------------------------------------------------------------------------
+// --- order
+// -----------------------------------------------------------------------------------------
 
 static enum err fold_case(struct tpl_ctx *c, bool case_sensitive, struct tpl_val *v) {
     if (case_sensitive || v->kind != TPL_STR)
@@ -318,7 +319,8 @@ static enum err do_sum(struct tpl_ctx *c, const struct tpl_call *call, struct tp
     return e;
 }
 
-// --- groups ----------------------------------------------------------------------------------------
+// --- groups
+// ----------------------------------------------------------------------------------------
 
 static enum err do_groupby(struct tpl_ctx *c, const struct tpl_call *call, struct tpl_val *out) {
     struct tpl_path path;
@@ -396,8 +398,8 @@ static enum err make_batches(struct tpl_ctx *c, const struct tpl_call *call,
         return e;
     if (size > TPL_MAX_PAD)
         return tpl_fail_limit(c, "much memory");
-    // Python's loop never ends a row of zero or fewer after its first item; before that one, the empty
-    // row is as long as a row of zero.
+    // Python's loop never ends a row of zero or fewer after its first item; before that one, the
+    // empty row is as long as a row of zero.
     size_t step = size > 0 ? (size_t)size : items->n ? items->n : 1;
     if (size == 0 && items->n) {
         struct tpl_val none;

@@ -77,8 +77,8 @@ static size_t find(const struct lexer *x, size_t at, const char *z) {
     return hit ? (size_t)(hit - x->s) : SIZE_MAX;
 }
 
-// The end of text [begin, end) once the white space before a tag is taken off: all of it for a `-`, else
-// what stands alone between the line's start and the tag (never for {{, and not for a `+`).
+// The end of text [begin, end) once the white space before a tag is taken off: all of it for a `-`,
+// else what stands alone between the line's start and the tag (never for {{, and not for a `+`).
 static size_t strip_before(const struct lexer *x, size_t begin, size_t end, char sign,
                            bool is_var) {
     uint32_t cp;

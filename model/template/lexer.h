@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Text to tokens: tags, white space control (trim_blocks and lstrip_blocks are on), raw blocks, literals.
+// Text to tokens: tags, white space control (trim_blocks and lstrip_blocks are on), raw blocks,
+// literals.
 #pragma once
 #include "base/arena.h"
 #include "base/err.h"
@@ -56,13 +57,13 @@ struct tpl_tokens {
     size_t n;
 };
 
-// The whole template at once. Values live in `a`; the tokens and the text that they point into live in
-// `scratch`.
+// The whole template at once. Values live in `a`; the tokens and the text that they point into live
+// in `scratch`.
 enum err tpl_lex(struct arena *a, struct arena *scratch, const char *text, size_t len,
                  struct tpl_tokens *out, struct err_info *info);
 
-// literal.c: a string literal's content between the quotes, and numbers as written. The message of a
-// failure names no line.
+// literal.c: a string literal's content between the quotes, and numbers as written. The message of
+// a failure names no line.
 enum err tpl_literal_string(struct arena *a, const char *p, size_t len, struct tpl_val *out,
                             struct err_info *info);
 enum err tpl_literal_number(struct arena *a, const char *p, size_t len, bool is_float,

@@ -140,8 +140,8 @@ static size_t escape_octal(const char *p, size_t n, char **to) {
     return i;
 }
 
-// Python's unicode-escape codec sees a character beyond ASCII as an escape of its own, so a backslash
-// before one escapes that escape's backslash and its text stays.
+// Python's unicode-escape codec sees a character beyond ASCII as an escape of its own, so a
+// backslash before one escapes that escape's backslash and its text stays.
 static size_t escape_wide(const char *p, size_t n, char **to) {
     uint32_t cp;
     size_t len = tpl_uc_next(p, n, &cp);

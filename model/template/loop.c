@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The for statement and the variable `loop`. Elements are pulled one by one, each just before its turn,
-// so a loop's condition sees what the body has changed so far.
+// The for statement and the variable `loop`. Elements are pulled one by one, each just before its
+// turn, so a loop's condition sees what the body has changed so far.
 #include "model/template/builtins.h"
 #include "model/template/eval.h"
 #include <inttypes.h>

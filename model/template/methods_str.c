@@ -11,8 +11,8 @@ static const struct tpl_str *self_of(const struct tpl_call *call) {
     return call->self.u.s;
 }
 
-// The part of the string that the arguments number i and i + 1 choose, in bytes; *valid is false if the
-// start lies behind it.
+// The part of the string that the arguments number i and i + 1 choose, in bytes; *valid is false if
+// the start lies behind it.
 static enum err chosen_part(struct tpl_ctx *c, const struct tpl_call *call, size_t i, size_t *begin,
                             size_t *end, bool *valid) {
     const struct tpl_str *s = self_of(call);
@@ -36,7 +36,8 @@ static enum err chosen_part(struct tpl_ctx *c, const struct tpl_call *call, size
     return ERR_OK;
 }
 
-// --- finding ---------------------------------------------------------------------------------------
+// --- finding
+// ---------------------------------------------------------------------------------------
 
 static enum err find(struct tpl_ctx *c, const struct tpl_call *call, bool last, int64_t *out) {
     const struct tpl_str *s = self_of(call), *needle;
@@ -164,7 +165,8 @@ static enum err str_removesuffix(struct tpl_ctx *c, const struct tpl_call *call,
                        out);
 }
 
-// --- changing --------------------------------------------------------------------------------------
+// --- changing
+// --------------------------------------------------------------------------------------
 
 static enum err strip(struct tpl_ctx *c, const struct tpl_call *call, int sides,
                       struct tpl_val *out) {
@@ -268,7 +270,8 @@ static enum err str_format(struct tpl_ctx *c, const struct tpl_call *call, struc
     return tpl_format(c, self_of(call), call->args, out);
 }
 
-// --- padding ---------------------------------------------------------------------------------------
+// --- padding
+// ---------------------------------------------------------------------------------------
 
 static enum err pad(struct tpl_ctx *c, const struct tpl_call *call, int side, struct tpl_val *out) {
     const struct tpl_str *s = self_of(call), *fill;

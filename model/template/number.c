@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <strings.h>
 
-// The text without white space around it, lower case, with ASCII digits, ended by a NUL. *out is NULL
-// where another character beyond ASCII or a NUL stands in it.
+// The text without white space around it, lower case, with ASCII digits, ended by a NUL. *out is
+// NULL where another character beyond ASCII or a NUL stands in it.
 static enum err clean(struct tpl_ctx *c, const struct tpl_str *s, char **out) {
     struct tpl_val v;
     char *to;

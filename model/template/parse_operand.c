@@ -339,8 +339,8 @@ static bool finish_apply(struct tpl_parser *p, struct tpl_node *n) {
     const struct tpl_str *s = n->u.apply.name;
     n->u.apply.fn =
         n->kind == TPL_N_FILTER ? tpl_find_filter(s->p, s->len) : tpl_find_test(s->p, s->len);
-    // Inside a condition it is an error only once it is reached; parse_cond forgets what it finds to be
-    // inside one.
+    // Inside a condition it is an error only once it is reached; parse_cond forgets what it finds
+    // to be inside one.
     return n->u.apply.fn || p->soft || tpl__collect(p, &p->unknown, n);
 }
 

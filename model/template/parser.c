@@ -355,8 +355,8 @@ static struct tpl_node *parse_statement(struct tpl_parser *p, const char *const 
     return unknown_tag(p, t, ends);
 }
 
-// Text, prints and statements up to a tag named in `ends` (NULL: the template's end); the cursor is then
-// on that name.
+// Text, prints and statements up to a tag named in `ends` (NULL: the template's end); the cursor is
+// then on that name.
 static bool parse_items(struct tpl_parser *p, const char *const *ends, struct tpl_nodes *out) {
     struct tpl_node_list l = {0};
     for (;;) {

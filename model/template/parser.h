@@ -13,8 +13,8 @@ enum err tpl_resolve(struct chat_template *t, struct err_info *info);
 
 // What follows is shared by parser.c, parse_expr.c, parse_operand.c and parse_common.c.
 
-// Special names that a body reads without having set them: such a name makes the enclosing loop or macro
-// provide it.
+// Special names that a body reads without having set them: such a name makes the enclosing loop or
+// macro provide it.
 enum { TPL_USE_LOOP = 1, TPL_USE_CALLER = 2, TPL_USE_KWARGS = 4, TPL_USE_VARARGS = 8 };
 struct tpl_uses {
     struct tpl_uses *outer;

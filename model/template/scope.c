@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which variable a name means is decided before rendering, by jinja2's rules: a scope is looked at as a
-// whole first, so a name that is set anywhere in it belongs to it everywhere in it, also before the
-// assignment and in the scopes inside. What such a variable holds on entry is its slot's load.
+// Which variable a name means is decided before rendering, by jinja2's rules: a scope is looked at
+// as a whole first, so a name that is set anywhere in it belongs to it everywhere in it, also
+// before the assignment and in the scopes inside. What such a variable holds on entry is its slot's
+// load.
 #include "model/template/parser.h"
 #include "model/template/str.h"
 #include <string.h>
@@ -381,8 +382,8 @@ static void settle_statement(struct resolver *r, struct tpl_node *n) {
     }
 }
 
-// Gives the names of n their places, now that the current scope has been collected, and does the scopes
-// inside.
+// Gives the names of n their places, now that the current scope has been collected, and does the
+// scopes inside.
 static void settle(struct resolver *r, struct tpl_node *n) {
     if (!n || r->err)
         return;

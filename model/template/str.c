@@ -157,7 +157,8 @@ enum err tpl_str_rfind(struct tpl_ctx *c, const struct tpl_str *s, size_t from, 
     return ERR_OK;
 }
 
-// --- growing storage -------------------------------------------------------------------------------
+// --- growing storage
+// -------------------------------------------------------------------------------
 
 static enum err grow_data(struct tpl_ctx *c, struct tpl_tail *t, size_t more) {
     if (more <= t->cap - t->len)
@@ -277,7 +278,8 @@ enum err tpl_str_concat(struct tpl_ctx *c, const struct tpl_str *a, const struct
     return new_header(c, s, out);
 }
 
-// --- builder ---------------------------------------------------------------------------------------
+// --- builder
+// ---------------------------------------------------------------------------------------
 
 void tpl_sb_init(struct tpl_sb *b, struct tpl_ctx *c) {
     *b = (struct tpl_sb){.c = c};

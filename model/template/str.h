@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Strings with provenance: making, cutting, joining, and the builder that everything which produces text
-// writes into (captured blocks, str(), filters, and the output itself).
+// Strings with provenance: making, cutting, joining, and the builder that everything which produces
+// text writes into (captured blocks, str(), filters, and the output itself).
 #pragma once
 #include "base/arena.h"
 #include "model/chat_template.h"
@@ -12,7 +12,8 @@ struct tpl_str *tpl_str_const(struct arena *a, const char *p, size_t len);
 enum err tpl_str_new(struct tpl_ctx *c, const char *p, size_t len, bool literal,
                      struct tpl_val *out);                                 // copies
 enum err tpl_str_z(struct tpl_ctx *c, const char *s, struct tpl_val *out); // template's own text
-// Part [begin, end) in bytes, on character boundaries. Shares the bytes; keeps provenance and markup.
+// Part [begin, end) in bytes, on character boundaries. Shares the bytes; keeps provenance and
+// markup.
 enum err tpl_str_sub(struct tpl_ctx *c, const struct tpl_str *s, size_t begin, size_t end,
                      struct tpl_val *out);
 enum err tpl_str_concat(struct tpl_ctx *c, const struct tpl_str *a, const struct tpl_str *b,

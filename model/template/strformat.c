@@ -28,7 +28,8 @@ static bool in(const char *set, char ch) {
     return ch && strchr(set, ch);
 }
 
-// --- specifications --------------------------------------------------------------------------------
+// --- specifications
+// --------------------------------------------------------------------------------
 
 static enum err spec_number(struct tpl_ctx *c, const struct tpl_str *s, size_t *at, int64_t *out) {
     int64_t v = -1;
@@ -84,7 +85,8 @@ static enum err parse_spec(struct tpl_ctx *c, const struct tpl_str *s, struct sp
     return e;
 }
 
-// --- values ----------------------------------------------------------------------------------------
+// --- values
+// ----------------------------------------------------------------------------------------
 
 // Puts a separator into the whole part of a number, counted from its end.
 static enum err group_digits(struct tpl_ctx *c, const char *from, char separator, size_t every,
@@ -261,7 +263,8 @@ static enum err format_value(struct tpl_sb *b, const struct tpl_val *v,
     return v->kind == TPL_STR ? format_str(b, &s, v) : format_number(b, &s, v);
 }
 
-// --- fields ----------------------------------------------------------------------------------------
+// --- fields
+// ----------------------------------------------------------------------------------------
 
 static enum err field_base(struct formatter *f, const struct tpl_str *name, struct tpl_val *out) {
     bool number = false;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// strftime_now: the directives of C's strftime in the C locale with glibc's flags, on the time that the
-// render was given, in UTC. Own, since the C library's depends on the process's locale and time zone.
+// strftime_now: the directives of C's strftime in the C locale with glibc's flags, on the time that
+// the render was given, in UTC. Own, since the C library's depends on the process's locale and time
+// zone.
 #include "model/template/builtins.h"
 #include "model/template/ctx.h"
 #include "model/template/str.h"

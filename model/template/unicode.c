@@ -59,7 +59,8 @@ int tpl_uc_decimal_value(uint32_t cp) {
         return (int)(cp - '0');
     if (cp < 0x80 || !tpl_uc_is(TPL_UC_DECIMAL, cp))
         return -1;
-    // Decimal digits come in runs of ten that start at zero; runs may touch, always on a run's edge.
+    // Decimal digits come in runs of ten that start at zero; runs may touch, always on a run's
+    // edge.
     const uint32_t *t = tpl_uc_decimal;
     size_t i = 0;
     while (i + 1 < tpl_uc_decimal_n && t[i + 1] <= cp)

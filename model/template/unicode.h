@@ -26,6 +26,7 @@ int tpl_uc_decimal_value(uint32_t cp); // 0..9, or -1
 enum tpl_uc_case_to { TPL_UC_TO_UPPER, TPL_UC_TO_LOWER, TPL_UC_TO_TITLE };
 size_t tpl_uc_map(enum tpl_uc_case_to to, uint32_t cp, uint32_t out[3]); // 1..3 code points
 
-// Valid UTF-8 only: the character at s[0..n), n > 0, and its length; the character that ends at s[n).
+// Valid UTF-8 only: the character at s[0..n), n > 0, and its length; the character that ends at
+// s[n).
 size_t tpl_uc_next(const char *s, size_t n, uint32_t *cp);
 size_t tpl_uc_prev(const char *s, size_t n, uint32_t *cp);

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Values of the template language: Python's, as far as a template can see them.
 //
-// 1. A value is 16 bytes and is copied freely. What it points to lives in the render's arena (or, for a
-//    constant, in the template's) and never moves.
+// 1. A value is 16 bytes and is copied freely. What it points to lives in the render's arena (or,
+//    for a constant, in the template's) and never moves.
 // 2. Strings, lists, tuples and dictionaries are immutable once made. A namespace is the exception.
-// 3. A string is valid UTF-8 and knows its number of code points. It also knows where it came from: a run
-//    is `literal` if it came out of a variable, otherwise it is the template's own text. n_runs == 0 means
-//    that the whole string is one run.
-// 4. Strings and lists that grow at the end share their storage (struct tpl_tail, struct tpl_list.room):
-//    x = x + y costs the length of y. Only the newest of the sharers may grow in place.
+// 3. A string is valid UTF-8 and knows its number of code points. It also knows where it came from:
+//    a run is `literal` if it came out of a variable, otherwise it is the template's own text.
+//    n_runs == 0 means that the whole string is one run.
+// 4. Strings and lists that grow at the end share their storage (struct tpl_tail, struct
+//    tpl_list.room): x = x + y costs the length of y. Only the newest of the sharers may grow in
+//    place.
 #pragma once
 #include "base/err.h"
 #include <stdbool.h>

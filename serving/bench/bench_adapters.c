@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Not a test: decoding on many adapters against decoding on the base, in alternating rounds.
 //   graft_bench_adapters MODEL [THREADS [STREAMS [RANK]]]
-// STREAMS (32) streams with an adapter each, of RANK (16) on all linears with random values, against as
-// many on the base. Prints tokens per second of each round, the ratio of each pair, and their median.
+// STREAMS (32) streams with an adapter each, of RANK (16) on all linears with random values,
+// against as many on the base. Prints tokens per second of each round, the ratio of each pair, and
+// their median.
 #include "base/hash.h"
 #include "base/io_pool.h"
 #include "base/mem.h"

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Records what a program does to a folder through base/diskio.h, and builds what a power loss may leave
-// of it: for each prefix of the record, each write that no later sync of its file covers is kept,
-// dropped, torn (half of it) or turned into zeros, and each change of a name that no later sync of its
-// folder covers is kept, dropped, or (a rename) done by half, so that both names are there. Few such
-// changes are combined in all ways; of many a pseudo-random sample is taken, always the same one.
+// Records what a program does to a folder through base/diskio.h, and builds what a power loss may
+// leave of it: for each prefix of the record, each write that no later sync of its file covers is
+// kept, dropped, torn (half of it) or turned into zeros, and each change of a name that no later
+// sync of its folder covers is kept, dropped, or (a rename) done by half, so that both names are
+// there. Few such changes are combined in all ways; of many a pseudo-random sample is taken, always
+// the same one.
 //
 // A state database is trusted: it stands as it was at the last commit of the prefix. What is in the
 // folder when recording begins lasts. One recording at a time; failures of the tool itself abort.

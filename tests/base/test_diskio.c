@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The layer of system calls under durable files: its hook; durable files replayed after a power loss
-// at every point; and proof that the replay finds writers that forget a sync.
+// The layer of system calls under durable files: its hook; durable files replayed after a power
+// loss at every point; and proof that the replay finds writers that forget a sync.
 #include "base/diskio.h"
 #include "base/durable.h"
 #include "tests/base/disk_replay.h"

@@ -3,7 +3,8 @@
 #include "tests/support/cmocka_all.h"
 #include <string.h>
 
-// SipHash-2-4 of the bytes 0, 1, 2, ... under the key 0, 1, ..., 15: first vectors of the paper's reference.
+// SipHash-2-4 of the bytes 0, 1, 2, ... under the key 0, 1, ..., 15: first vectors of the paper's
+// reference.
 static void test_siphash_vectors(void **state) {
     (void)state;
     struct hash_key k = {0x0706050403020100, 0x0f0e0d0c0b0a0908};

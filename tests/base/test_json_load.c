@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The oracle is json_loadb: the same values and the same errors, for documents, and for each of them cut,
-// with a byte taken out, and with one put in. Without memory there is a value that is the document's or none.
+// The oracle is json_loadb: the same values and the same errors, for documents, and for each of
+// them cut, with a byte taken out, and with one put in. Without memory there is a value that is the
+// document's or none.
 #include "base/json_load.h"
 #include "base/mem.h"
 #include "tests/support/cmocka_all.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Values written again: what Jansson reads of the text is what it read before, and a number that came short
-// leaves short. Failing allocations.
+// Values written again: what Jansson reads of the text is what it read before, and a number that
+// came short leaves short. Failing allocations.
 #include "base/json_load.h"
 #include "base/json_value.h"
 #include "base/mem.h"

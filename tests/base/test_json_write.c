@@ -32,7 +32,8 @@ static void test_shapes(void **state) {
     buf_fini(&b);
 }
 
-// Every byte pair as a string: the output parses, and gives the same text where the input was valid.
+// Every byte pair as a string: the output parses, and gives the same text where the input was
+// valid.
 static void test_every_string_is_valid_json(void **state) {
     (void)state;
     struct buf b;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A data folder with one file, jobs in it, and a control thread whose runner the test plays. Failures end
-// the test (cmocka).
+// A data folder with one file, jobs in it, and a control thread whose runner the test plays.
+// Failures end the test (cmocka).
 #pragma once
 #include "finetune/job_control.h"
 #include "finetune/job_log.h"
@@ -37,7 +37,8 @@ int jw_teardown(void **state);
 void jw_open_home(struct world *w);
 void jw_upload(struct world *w, char id[FT_ID_MAX]);
 
-// A job with more fields ("\"seed\": 1", or ""). ERR_NOMEM also where the request could not be read.
+// A job with more fields ("\"seed\": 1", or ""). ERR_NOMEM also where the request could not be
+// read.
 enum err jw_try_create(struct world *w, uint64_t tenant, const char *body, char id[FT_ID_MAX],
                        struct err_info *info);
 void jw_create(struct world *w, const char *body, char id[FT_ID_MAX]);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checkpoints on a disk that fails: a power loss at every point of writing and pruning, each call failing
-// once, a full disk, damage at random offsets. The newest whole one is always found, and read whole.
+// Checkpoints on a disk that fails: a power loss at every point of writing and pruning, each call
+// failing once, a full disk, damage at random offsets. The newest whole one is always found, and
+// read whole.
 #include "base/diskio.h"
 #include "base/mem.h"
 #include "finetune/checkpoint.h"
@@ -89,8 +90,8 @@ static bool same(const void *a, const void *b) { // matrices of rank 2, bit for 
     return memcmp(a, b, 2 * 16 * sizeof(float)) == 0;
 }
 
-// The step that a resumed run goes on from, 0 for none; -1 and the reason: what it reads is not what was
-// saved.
+// The step that a resumed run goes on from, 0 for none; -1 and the reason: what it reads is not
+// what was saved.
 static int64_t newest(struct place *p, const char *dir, char why[REPLAY_WHY]) {
     char name[FT_CHECKPOINT_NAME], path[256];
     struct err_info info = {0};

@@ -58,7 +58,8 @@ static uint64_t database(const struct home_fixture *w) {
     return size_of(w, "graft.db") + size_of(w, "graft.db-wal");
 }
 
-// What a row takes is the database's affair, so the bound is set anew in front of what it is to meet.
+// What a row takes is the database's affair, so the bound is set anew in front of what it is to
+// meet.
 static void leave_room(struct home_fixture *w, uint64_t bytes) {
     w->home.max_bytes = ft_usage(&w->home) + bytes;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A full disk, played by the hook under durable writes: the reserve is given up for what deletes and
-// changes states, new content is refused, jobs wait with a reason and go on, and are told so once.
+// A full disk, played by the hook under durable writes: the reserve is given up for what deletes
+// and changes states, new content is refused, jobs wait with a reason and go on, and are told so
+// once.
 #include "base/diskio.h"
 #include "base/mem.h"
 #include "finetune/job_control.h"
@@ -119,8 +120,8 @@ static void test_reserve(void **state) {
     assert_ok(ft_file_delete(&w->data.home, 0, b, &info), &info);
 }
 
-// What a job publishes is taken back although the disk is full: a version that was never promoted must not
-// keep its owner from cancelling the job.
+// What a job publishes is taken back although the disk is full: a version that was never promoted
+// must not keep its owner from cancelling the job.
 static void test_publication_is_taken_back(void **state) {
     struct world *w = *state;
     struct err_info info = {0};

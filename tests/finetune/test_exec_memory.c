@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// An executor whose memory is lent: the bits of one that has its own, whenever activations and state are
-// taken back; whatever happens to the file that the state goes to.
+// An executor whose memory is lent: the bits of one that has its own, whenever activations and
+// state are taken back; whatever happens to the file that the state goes to.
 #include "base/diskio.h"
 #include "base/mem.h"
 #include "base/thread.h"

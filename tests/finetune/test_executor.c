@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The executor: twenty steps against PyTorch; order of rows; stopping. test_exec_memory.c lends it memory.
+// The executor: twenty steps against PyTorch; order of rows; stopping. test_exec_memory.c lends it
+// memory.
 #include "base/mem.h"
 #include "base/thread.h"
 #include "finetune/executor.h"
@@ -14,8 +15,8 @@
 
 // ---- twenty steps
 
-// A K, V or activation that falls to the other side of its rounding moves the loss of so few tokens,
-// and the steps behind it go apart: the golden file says how far.
+// A K, V or activation that falls to the other side of its rounding moves the loss of so few
+// tokens, and the steps behind it go apart: the golden file says how far.
 static void check_curve(const char *file, const char *model, const char *isa) {
     struct fx x;
     struct tf_golden g;
@@ -223,7 +224,8 @@ static void spy_discard(struct kn_device *d, kn_addr a, size_t bytes) {
     spied.real->discard(d, a, bytes);
 }
 
-// Training runs on the threads of one replica; of the device that made the weights it only reads these.
+// Training runs on the threads of one replica; of the device that made the weights it only reads
+// these.
 static void test_other_device(void **state) {
     (void)state;
     struct fx x;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The control thread, with a runner that the test plays: order, preemption, failures and retries, late
-// ends, restarts, and jobs that nobody runs.
+// The control thread, with a runner that the test plays: order, preemption, failures and retries,
+// late ends, restarts, and jobs that nobody runs.
 #include "tests/finetune/jobs_world.h"
 #include "tests/support/cmocka_all.h"
 #include "tests/support/wait.h"
@@ -26,7 +26,8 @@ static void test_cancel_while_validating(void **state) {
     assert_int_equal(jw_get(w, id).state, FT_JOB_CANCELLED);
 }
 
-// Reading a large file takes long; meanwhile the job in hand ends, the next one starts and can be stopped.
+// Reading a large file takes long; meanwhile the job in hand ends, the next one starts and can be
+// stopped.
 static void test_run_while_validating(void **state) {
     struct world *w = *state;
     struct err_info info = {0};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The job store: what clients may do, what the runner records, who sees what, and each allocation failing
-// once. The control thread is in test_job_control.c.
+// The job store: what clients may do, what the runner records, who sees what, and each allocation
+// failing once. The control thread is in test_job_control.c.
 #include "base/mem.h"
 #include "finetune/files.h"
 #include "finetune/job_models.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Manifests: what is written reads back; each change of a file, of the manifest and of the marker is found;
-// what a manifest from outside may say.
+// Manifests: what is written reads back; each change of a file, of the manifest and of the marker
+// is found; what a manifest from outside may say.
 #include "base/mem.h"
 #include "finetune/manifest.h"
 #include "tests/support/assert_ok.h"

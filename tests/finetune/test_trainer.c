@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The loop: the same bits however often it was stopped and resumed, however coarse the sums began,
-// with and without memory for activations; what it reports; a loss that is not finite names its line.
+// with and without memory for activations; what it reports; a loss that is not finite names its
+// line.
 #include "base/mem.h"
 #include "finetune/checkpoint.h"
 #include "finetune/evaluate.h"
@@ -213,7 +214,8 @@ static void close_run(struct run *r) {
     fx_close(&r->fx);
 }
 
-// To the end, stopped after each `every` steps and gone on with by a new executor from what was saved.
+// To the end, stopped after each `every` steps and gone on with by a new executor from what was
+// saved.
 static void run_to_end(struct run *r, const struct how *h, int64_t every) {
     struct err_info info = {0};
     for (;;) {
@@ -261,8 +263,8 @@ static void test_resume(void **state) {
     close_run(&b);
 }
 
-// The trainer looks at its clock before and after each step: here it is stopped between the step's commit
-// and what follows, which is the evaluation where one is due.
+// The trainer looks at its clock before and after each step: here it is stopped between the step's
+// commit and what follows, which is the evaluation where one is due.
 static int64_t stop_behind_step(void *arg) {
     struct run *r = arg;
     if (r->looks++ % 2 && r->cut < r->state.step) {

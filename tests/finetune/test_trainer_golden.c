@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whole runs of the trainer against PyTorch (tests/golden/finetune/curves.py), from a JSONL file to the
-// trained adapter and its evaluation: supervised, with dropout, and DPO; with packing and without, which
-// no number shows.
+// Whole runs of the trainer against PyTorch (tests/golden/finetune/curves.py), from a JSONL file to
+// the trained adapter and its evaluation: supervised, with dropout, and DPO; with packing and
+// without, which no number shows.
 #include "base/mem.h"
 #include "finetune/evaluate.h"
 #include "finetune/trainer.h"
@@ -311,8 +311,8 @@ static void test_log_ratios(void **state) {
     close_run(&r);
 }
 
-// The trained adapter's loss and accuracy, in rows of many sequences and of few, which no bit shows; a
-// pair's sequences may lie in two rows. The base's loss of DPO is log 2.
+// The trained adapter's loss and accuracy, in rows of many sequences and of few, which no bit
+// shows; a pair's sequences may lie in two rows. The base's loss of DPO is log 2.
 static void test_evaluation(void **state) {
     (void)state;
     static const char *const names[] = {"sft", "dropout", "dpo"};

@@ -22,8 +22,8 @@ static void assert_close(const float *found, const float *expected, size_t n, do
 }
 
 // f32 sums have noise of the size of what was added, which single small elements do not show: the
-// tolerance is relative to the matrix's largest element. Backward's own rounding to bf16 has no margins
-// in the golden files: a gradient that falls to the other side moves some elements.
+// tolerance is relative to the matrix's largest element. Backward's own rounding to bf16 has no
+// margins in the golden files: a gradient that falls to the other side moves some elements.
 static void assert_matrix(const float *found, const float *expected, size_t n, double noise,
                           const char *what, int32_t layer, int target) {
     double largest = 0;

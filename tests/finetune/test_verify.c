@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Verification: a flip of any byte of a small exported set is found and its file named; content that is wrong
-// although every digest is right; folders of each kind; the model that they belong to.
+// Verification: a flip of any byte of a small exported set is found and its file named; content
+// that is wrong although every digest is right; folders of each kind; the model that they belong
+// to.
 #include "base/mem.h"
 #include "finetune/checkpoint.h"
 #include "finetune/verify.h"

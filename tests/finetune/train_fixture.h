@@ -49,7 +49,8 @@ struct tf_options {
     float alpha;      // 0: 8
     const struct clock *clock;
 };
-// model: "f32" for tests/golden/models/f32.gguf; "walk", "walk-norm", "qwen3": as reference.py has them
+// model: "f32" for tests/golden/models/f32.gguf; "walk", "walk-norm", "qwen3": as reference.py has
+// them
 void tf_open(struct tf *t, const char *model, const struct tf_options *o);
 void tf_open_model(struct fx *x, const char *model, const struct fx_options *o);
 void tf_close(struct tf *t);

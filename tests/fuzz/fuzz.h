@@ -12,7 +12,8 @@ static inline void fuzz_require(bool ok) {
         abort();
 }
 
-// How many of the `left` bytes to give at once: all for seed 0, else mostly few, as the seed has it.
+// How many of the `left` bytes to give at once: all for seed 0, else mostly few, as the seed has
+// it.
 static inline size_t fuzz_cut(uint32_t *seed, size_t left) {
     if (!*seed)
         return left;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fuzzes PEFT adapters: the input is adapter_config.json and adapter_model.safetensors, parted by a NUL.
-// What is accepted must have ranks in bounds and all of its matrices, inside its memory and finite.
+// Fuzzes PEFT adapters: the input is adapter_config.json and adapter_model.safetensors, parted by a
+// NUL. What is accepted must have ranks in bounds and all of its matrices, inside its memory and
+// finite.
 #include "base/mem.h"
 #include "kernels/lora.h"
 #include "model/adapter_internal.h"

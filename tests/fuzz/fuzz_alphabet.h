@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The first 256 tokens of a byte-level vocabulary: each byte under the character that stands for it.
+// The first 256 tokens of a byte-level vocabulary: each byte under the character that stands for
+// it.
 #pragma once
 #include "base/utf8.h"
 #include "model/tokenizer.h"

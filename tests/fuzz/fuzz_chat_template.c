@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Chat templates: the input is a template, a line break and form feed, and the variables as JSON (or only
-// a template, for fixed variables). Whatever parses is rendered under small limits.
+// Chat templates: the input is a template, a line break and form feed, and the variables as JSON
+// (or only a template, for fixed variables). Whatever parses is rendered under small limits.
 #include "model/chat_template.h"
 #include <stdlib.h>
 #include <string.h>

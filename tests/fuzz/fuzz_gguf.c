@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fuzzes models in one GGUF file: the input is the file. Whatever opens has its tensors read and its
-// tokenizer built. The structure is also parsed from a part of the file, as the reader does while
-// it does not know how long the header is.
+// Fuzzes models in one GGUF file: the input is the file. Whatever opens has its tensors read and
+// its tokenizer built. The structure is also parsed from a part of the file, as the reader does
+// while it does not know how long the header is.
 #include "base/mem.h"
 #include "model/gguf.h"
 #include "model/source.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Bytes of a connection into the parser, the target rules and the router, without sockets. The same
-// bytes are read twice, cut at different places: both readings must agree on every message, which is
-// what makes a difference between two readers of one connection (request smuggling) show up.
+// bytes are read twice, cut at different places: both readings must agree on every message, which
+// is what makes a difference between two readers of one connection (request smuggling) show up.
 // Input: a byte that seeds the cuts, then the connection's bytes.
 #include "base/mem.h"
 #include "gateway/http_parse.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The body of a fine-tuning job: whatever comes in, the fields are in range or an error names one; and what
-// is stored reads as the same job.
+// The body of a fine-tuning job: whatever comes in, the fields are in range or an error names one;
+// and what is stored reads as the same job.
 #include "base/mem.h"
 #include "finetune/job_spec.h"
 #include "gateway/api_json.h"

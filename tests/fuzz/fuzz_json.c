@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fuzzes the guarded reading of JSON: the input's first byte says which allocation fails (0: none), the
-// rest is the document. Without a failure it must give what json_loadb gives, with one nothing or the document.
-// A document that is nested as deep as the library allows is one level too deep here.
+// Fuzzes the guarded reading of JSON: the input's first byte says which allocation fails (0: none),
+// the rest is the document. Without a failure it must give what json_loadb gives, with one nothing
+// or the document. A document that is nested as deep as the library allows is one level too deep
+// here.
 #include "base/json_load.h"
 #include "base/mem.h"
 #include "tests/fuzz/fuzz.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// manifest.json of a folder from outside: whatever it says, the files that it names lie below the folder and
-// have digests, or an error says why not.
+// manifest.json of a folder from outside: whatever it says, the files that it names lie below the
+// folder and have digests, or an error says why not.
 #include "finetune/manifest.h"
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A request's JSON body: parsing, and each field of a completion, against a model that is not there. Whatever comes in,
-// the answer is a value in range or an error with a message.
+// A request's JSON body: parsing, and each field of a completion, against a model that is not
+// there. Whatever comes in, the answer is a value in range or an error with a message.
 #include "gateway/api_json.h"
 #include "gateway/api_params.h"
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// run.json of a run from elsewhere: whatever it says, the options that it gives are in their ranges, and they
-// read the same once they are written again; or an error says why not.
+// run.json of a run from elsewhere: whatever it says, the options that it gives are in their
+// ranges, and they read the same once they are written again; or an error says why not.
 #include "base/mem.h"
 #include "gateway/train_run.h"
 #include <stdlib.h>

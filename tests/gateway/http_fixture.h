@@ -9,8 +9,8 @@
 
 // Routes: GET /health; POST /echo (JSON, its body comes back), POST /raw (any type); GET
 // /items/{id}/part and /files/{path} (parameters come back); POST /later (answered by fx_answer);
-// GET, POST /stream (driven by fx_stream_*); POST /pieces (counts a body of up to 4 MiB as it comes); GET
-// /metrics. With keys: /echo, /later and /stream need
+// GET, POST /stream (driven by fx_stream_*); POST /pieces (counts a body of up to 4 MiB as it
+// comes); GET /metrics. With keys: /echo, /later and /stream need
 // one, GET /admin an administrator's.
 struct fx {
     struct gw_server *server;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the tests of job routes share: a server with one file, requests, answers as JSON. Failures end
-// the test (cmocka).
+// What the tests of job routes share: a server with one file, requests, answers as JSON. Failures
+// end the test (cmocka).
 #pragma once
 #include "tests/gateway/data_fixture.h"
 #include <jansson.h>

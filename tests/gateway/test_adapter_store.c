@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Adapters over a power loss at every point of a change: after the next start they are as before the
-// change or as after it, as after it once it was acknowledged, and nothing is left over. And changes with
-// each call to the disk failing once.
+// Adapters over a power loss at every point of a change: after the next start they are as before
+// the change or as after it, as after it once it was acknowledged, and nothing is left over. And
+// changes with each call to the disk failing once.
 #include "base/diskio.h"
 #include "base/durable.h"
 #include "finetune/manifest.h"
@@ -224,7 +224,8 @@ static int inject(void *arg, struct diskio_call *c) {
     return ++f->n == f->at ? f->with : 0;
 }
 
-// A load that fails changes nothing that a client sees, now or after a restart; the next one succeeds.
+// A load that fails changes nothing that a client sees, now or after a restart; the next one
+// succeeds.
 static void test_errors(void **state) {
     struct world *w = *state;
     struct host h;
@@ -339,7 +340,8 @@ static bool fails_without_effect(struct world *w, int i, struct fault f, bool fo
     return f.n >= f.at;
 }
 
-// An error means that nothing has changed, for who asks now and after a restart; no error means the opposite.
+// An error means that nothing has changed, for who asks now and after a restart; no error means the
+// opposite.
 static void test_no_effect(void **state) {
     struct world *w = *state;
     for (int i = 0; i < FAULTY_CHANGES; i++)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is trained is what is served: an adapter as its trainer left it is published on every weight type; one
-// that was changed between the trainer's end and publishing is not, whatever was changed, and the version
-// before it goes on serving.
+// What is trained is what is served: an adapter as its trainer left it is published on every weight
+// type; one that was changed between the trainer's end and publishing is not, whatever was changed,
+// and the version before it goes on serving.
 #include "base/mem.h"
 #include "finetune/evaluate.h"
 #include "gateway/adapter_host.h"
@@ -420,7 +420,8 @@ static void another_renderer_stops_publishing(void **state) {
     vx_close(&x);
 }
 
-// Where trainer and engine are not one kernel set, bits differ; the sum must not, by more than 1e-4.
+// Where trainer and engine are not one kernel set, bits differ; the sum must not, by more than
+// 1e-4.
 static void across_kernel_sets_the_sum_counts(void **state) {
     (void)state;
     struct vx x;

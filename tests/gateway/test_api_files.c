@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// /v1/files over a real folder: each answer, who sees what, what lasts over a restart, what a broken
-// upload leaves, and each allocation failing once.
+// /v1/files over a real folder: each answer, who sees what, what lasts over a restart, what a
+// broken upload leaves, and each allocation failing once.
 #include "base/mem.h"
 #include "finetune/files.h"
 #include "tests/gateway/data_fixture.h"

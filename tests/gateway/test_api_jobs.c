@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// /v1/fine_tuning/jobs and /admin/v1/jobs: objects, every field's refusal, pages and filters, who may
-// see what, restarts, and each allocation failing once. Events are in test_api_job_events.c.
+// /v1/fine_tuning/jobs and /admin/v1/jobs: objects, every field's refusal, pages and filters, who
+// may see what, restarts, and each allocation failing once. Events are in test_api_job_events.c.
 #include "base/mem.h"
 #include "finetune/files.h"
 #include "finetune/job_log.h"
@@ -244,7 +244,8 @@ static void test_refusals(void **state) {
     json_decref(o);
 }
 
-// As many as may wait: the next is a full queue, which clients ask again, and room is made by a cancel.
+// As many as may wait: the next is a full queue, which clients ask again, and room is made by a
+// cancel.
 static void test_too_many_wait(void **state) {
     struct df *d = *state;
     char id[FT_ID_MAX], target[96];

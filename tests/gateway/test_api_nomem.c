@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The Nth allocation fails, for each N, over the life of a request through the whole server: HTTP, API,
-// engine and a tiny model. Each outcome is the right answer or a clean error; the server lives on, the
-// next request gets its right answer, nothing stays in flight and nothing leaks.
+// The Nth allocation fails, for each N, over the life of a request through the whole server: HTTP,
+// API, engine and a tiny model. Each outcome is the right answer or a clean error; the server lives
+// on, the next request gets its right answer, nothing stays in flight and nothing leaks.
 #include "base/mem.h"
 #include "gateway/api.h"
 #include "kernels/device.h"

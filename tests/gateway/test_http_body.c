@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bodies that a handler takes in pieces: limits of their own, pauses, answers before the end, clients
-// that go away or send nonsense in the middle.
+// Bodies that a handler takes in pieces: limits of their own, pauses, answers before the end,
+// clients that go away or send nonsense in the middle.
 #include "base/mem.h"
 #include "tests/gateway/http_fixture.h"
 #include "tests/support/cmocka_all.h"

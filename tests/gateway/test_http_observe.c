@@ -50,8 +50,8 @@ static void begin(struct gw_request *r, void *arg) {
 
 #define KEY "Authorization: Bearer sk-x\r\n"
 
-// Five requests, one line each: answered, no such route, left before the answer, left in the stream, not
-// HTTP. Returns how long the first answer was; `sent`: the first request.
+// Five requests, one line each: answered, no such route, left before the answer, left in the
+// stream, not HTTP. Returns how long the first answer was; `sent`: the first request.
 static size_t make_requests(struct fx *f, size_t *sent) {
     struct cl_response r;
     int fd = cl_connect(f->port);

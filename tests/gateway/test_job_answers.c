@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Prompts of a job's evaluation: their tokens are those of a request that asks the same, what cannot be asked is
-// refused by its entry, answers are what the engine generates greedily, each allocation may fail.
+// Prompts of a job's evaluation: their tokens are those of a request that asks the same, what
+// cannot be asked is refused by its entry, answers are what the engine generates greedily, each
+// allocation may fail.
 #include "base/mem.h"
 #include "gateway/job_answers.h"
 #include "model/source.h"

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// An engine that serves and trains on one thread: answers have the tokens and log-probabilities that they
-// have without training, the trained adapter the bits that it has without serving; memory comes back.
+// An engine that serves and trains on one thread: answers have the tokens and log-probabilities
+// that they have without training, the trained adapter the bits that it has without serving; memory
+// comes back.
 #include "base/mem.h"
 #include "base/thread.h"
 #include "gateway/train_place.h"
@@ -448,7 +449,8 @@ static void test_state_taken(void **state) {
     fx_close(&x);
 }
 
-// An engine that is turned by hand, so that each turn has a step: training's end may not need one without.
+// An engine that is turned by hand, so that each turn has a step: training's end may not need one
+// without.
 static struct eng_stream *decoding(struct eng *e, const struct fx *x, struct answer *a) {
     struct eng_stream *s = ask(e, x, 2);
     struct eng_event ev;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// metrics.csv over a power loss: a run that goes on from a checkpoint has a whole line for each step
-// before it, once, in order, whatever the disk kept of the lines behind it.
+// metrics.csv over a power loss: a run that goes on from a checkpoint has a whole line for each
+// step before it, once, in order, whatever the disk kept of the lines behind it.
 #include "base/diskio.h"
 #include "gateway/train_report.h"
 #include "tests/base/disk_replay.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What tests of paged attention share: sequences of random queries, keys and values, a device that holds
-// their cache in blocks, and the ways to serve them: each alone, or mixed in chunks. Single-threaded;
-// failure fails the running cmocka test.
+// What tests of paged attention share: sequences of random queries, keys and values, a device that
+// holds their cache in blocks, and the ways to serve them: each alone, or mixed in chunks.
+// Single-threaded; failure fails the running cmocka test.
 #pragma once
 #include "kn_fixture.h"
 

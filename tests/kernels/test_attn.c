@@ -16,8 +16,8 @@ static double bf16(float x) {
 struct model {
     bool round_q; // q * scale * log2(e) to bf16, as the level avx512bf16 says it does
     double out[256];
-    // What rounding to bf16 may change. With weights w * (1 + e) that are used and added up alike, a
-    // value changes by the sum of w e (v - out), over 1 + the mean of e.
+    // What rounding to bf16 may change. With weights w * (1 + e) that are used and added up alike,
+    // a value changes by the sum of w e (v - out), over 1 + the mean of e.
     double most[256];  // at most so much: weights are rounded, and q if it is not rounded above
     double sigma[256]; // root of the sum of w^2 (v - out)^2
 };
@@ -213,8 +213,8 @@ static void test_spans(void **state) {
     kn_for_levels(spans);
 }
 
-// A key or value that a query does not see must not reach it, even if it is NaN: neither a later one
-// nor one that has left the window, whichever half of a pair of positions it is.
+// A key or value that a query does not see must not reach it, even if it is NaN: neither a later
+// one nor one that has left the window, whichever half of a pair of positions it is.
 static void unseen(const char *isa) {
     enum { LEN = 100, WINDOW = 21 };
     static const int32_t lens[] = {LEN, 0};

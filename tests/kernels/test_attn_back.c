@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention's backward, on every ISA level: against formulas in double precision (which central
-// differences of the forward check), against PyTorch's autograd (tests/golden/train), and bit by bit
-// between ranges of tokens, threads and company in the batch.
+// differences of the forward check), against PyTorch's autograd (tests/golden/train), and bit by
+// bit between ranges of tokens, threads and company in the batch.
 #include "base/mem.h"
 #include "golden_text.h"
 #include "kn_fixture.h"
@@ -170,8 +170,8 @@ static void world_free(struct world *w) {
 
 // ---- through the device
 
-// Ranges of `step` tokens (0: all at once). The blocks are in reverse order, the pool is full of NaN
-// otherwise.
+// Ranges of `step` tokens (0: all at once). The blocks are in reverse order, the pool is full of
+// NaN otherwise.
 static float *run(const char *isa, int threads, const struct world *w, int32_t step) {
     struct kn_fixture f;
     int32_t blocks = 0, wide = width(w), ld = wide + 4;
@@ -285,8 +285,8 @@ static void test_windows(void **state) {
     kn_for_levels(windows);
 }
 
-// So long that fewer rows fit into a tile's scratch memory, which depends on no ISA level. Gradients
-// come back to the last rows only.
+// So long that fewer rows fit into a tile's scratch memory, which depends on no ISA level.
+// Gradients come back to the last rows only.
 static void test_long(void **state) {
     (void)state;
     enum { LEN = 3700, DIM = 8 };

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products against sums in double precision, and their promise: the same bits for any number of
 // rows, of threads, and any cut into calls. The sums are those of the activations that a level
-// multiplies: of quantised ones, or of ones rounded to bf16, so that one narrow bound holds for all.
+// multiplies: of quantised ones, or of ones rounded to bf16, so that one narrow bound holds for
+// all.
 #include "base/mem.h"
 #include "matrix_fixture.h"
 #include "tests/support/tolerances.h"
@@ -122,8 +123,8 @@ static void check_guards(const float *y, int32_t rows, int32_t n, int64_t ldy) {
             assert_true(y[GUARD + r * ldy + c] == guard_value);
 }
 
-// The same product in pieces: random blocks of rows, random ranges of columns, of which there are n (as
-// ranges count).
+// The same product in pieces: random blocks of rows, random ranges of columns, of which there are n
+// (as ranges count).
 static void check_pieces(struct kn_fixture *f, struct kn_rng *r, const struct kn_weight *w,
                          const struct input *in, int32_t n, int64_t ldy, kn_addr bias,
                          const float *whole) {
@@ -154,8 +155,8 @@ static void check_pieces(struct kn_fixture *f, struct kn_rng *r, const struct kn
     mem_free(y);
 }
 
-// A range of columns makes these and leaves all others alone. `parts`: 2 for gate and up, of n columns
-// each.
+// A range of columns makes these and leaves all others alone. `parts`: 2 for gate and up, of n
+// columns each.
 static void check_range(struct kn_fixture *f, struct kn_rng *r, const struct kn_weight *w,
                         const struct input *in, int parts, int32_t n, int64_t ldy, kn_addr bias,
                         const float *whole) {

@@ -2,9 +2,10 @@
 // Products with BF16 weights on the level avx512bf16, bit for bit against a scalar model of its
 // instructions after the Intel SDM, volume 2: VCVTNE2PS2BF16 and VDPBF16PS.
 //
-// Measured on an AMD EPYC of family 26 (Zen 5): 10 million random sums, many of them near the smallest
-// normal numbers, infinite or NaN, have the bits of this model. Other orders (the even product
-// first, both products added up before the sum, one rounding for all) differ in 0.3 to 50% of them.
+// Measured on an AMD EPYC of family 26 (Zen 5): 10 million random sums, many of them near the
+// smallest normal numbers, infinite or NaN, have the bits of this model. Other orders (the even
+// product first, both products added up before the sum, one rounding for all) differ in 0.3 to 50%
+// of them.
 #include "base/mem.h"
 #include "matrix_fixture.h"
 #include <float.h>

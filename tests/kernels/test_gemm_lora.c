@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A product with the adapters of its rows in one operation, for every ISA level: the bits of gemm and lora
-// one after the other (which test_gemm and test_lora compare with sums in double precision), for all weight
-// types, stacks, epilogues, mixes of adapters and numbers of threads.
+// A product with the adapters of its rows in one operation, for every ISA level: the bits of gemm
+// and lora one after the other (which test_gemm and test_lora compare with sums in double
+// precision), for all weight types, stacks, epilogues, mixes of adapters and numbers of threads.
 #include "base/mem.h"
 #include "matrix_fixture.h"
 #include <string.h>

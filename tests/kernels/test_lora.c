@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Adapters on a ragged batch, for every ISA level: against plain loops in double precision, and bit by
-// bit for any cut of the batch and number of threads; rows without an adapter keep their bits; dropout's
-// noise against Philox word by word.
+// Adapters on a ragged batch, for every ISA level: against plain loops in double precision, and bit
+// by bit for any cut of the batch and number of threads; rows without an adapter keep their bits;
+// dropout's noise against Philox word by word.
 #include "base/mem.h"
 #include "kernels/philox.h"
 #include "kn_fixture.h"

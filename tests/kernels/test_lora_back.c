@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Backward of an adapter's module, on every ISA level: against sums in double precision, whose dropout
-// draws its noise by the definition of kernels/lora.h, and bit by bit between ranges, threads and, for
-// u, with serving's operation.
+// Backward of an adapter's module, on every ISA level: against sums in double precision, whose
+// dropout draws its noise by the definition of kernels/lora.h, and bit by bit between ranges,
+// threads and, for u, with serving's operation.
 #include "base/mem.h"
 #include "kernels/philox.h"
 #include "kn_fixture.h"

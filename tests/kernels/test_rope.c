@@ -191,8 +191,8 @@ static void keys(const char *isa) {
     while (read_case(in, g)) {
         int32_t d = g->dim, heads = g->heads, kvh = g->kv_heads, width = (heads + 2 * kvh) * d;
         struct kn_kv_shape shape = {1, kvh, d};
-        // Token 0 of the batch gets golden token 0's q and k, token 1 golden token 1's; they are two
-        // positions of one sequence only for attention, which knows nothing of rotation.
+        // Token 0 of the batch gets golden token 0's q and k, token 1 golden token 1's; they are
+        // two positions of one sequence only for attention, which knows nothing of rotation.
         float *qkv = mem_calloc((size_t)(2 * width), sizeof *qkv), *out = mem_calloc(2048, 4);
         assert_true(qkv && out);
         for (int32_t t = 0; t < 2; t++) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Backward of row operations, on every ISA level: against formulas in double precision (which central
-// differences of the forward check), against PyTorch (tests/golden/train), and bit by bit between ranges
-// and threads.
+// Backward of row operations, on every ISA level: against formulas in double precision (which
+// central differences of the forward check), against PyTorch (tests/golden/train), and bit by bit
+// between ranges and threads.
 #include "base/mem.h"
 #include "golden_text.h"
 #include "kn_fixture.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sums of gradients in int64, their norm and AdamW, on every ISA level: exact where they are exact,
-// against double precision and against torch.optim.AdamW (tests/golden/train), and bit by bit between
-// ranges and threads.
+// against double precision and against torch.optim.AdamW (tests/golden/train), and bit by bit
+// between ranges and threads.
 #include "base/mem.h"
 #include "golden_text.h"
 #include "kn_fixture.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The loss and its gradient, on every ISA level: against formulas in double precision (which central
-// differences check), against PyTorch (tests/golden/train), and bit by bit between threads and with
-// sampling's log-probability.
+// The loss and its gradient, on every ISA level: against formulas in double precision (which
+// central differences check), against PyTorch (tests/golden/train), and bit by bit between threads
+// and with sampling's log-probability.
 #include "base/mem.h"
 #include "golden_text.h"
 #include "kn_fixture.h"
@@ -199,7 +199,8 @@ static void test_golden_loss(void **state) {
     kn_for_levels(golden_loss);
 }
 
-// A row that is not finite says so and leaves the others alone; a target that there is not is an error.
+// A row that is not finite says so and leaves the others alone; a target that there is not is an
+// error.
 static void loss_bad(const char *isa) {
     float x[3 * 20] = {0}, weight[3] = {1, 1, 1};
     int32_t target[3] = {2, 3, 4};

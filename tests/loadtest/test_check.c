@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the load tester says of answers: whole ones, each kind of fault, however the bytes are cut; and with
-// each allocation failing, when an answer may be found faulty and nothing else happens.
+// What the load tester says of answers: whole ones, each kind of fault, however the bytes are cut;
+// and with each allocation failing, when an answer may be found faulty and nothing else happens.
 #include "base/mem.h"
 #include "loadtest/check.h"
 #include "tests/support/cmocka_all.h"

@@ -27,8 +27,8 @@ void counting_hook_init(struct counting_hook *h, const struct mdl_weights *w);
 void counting_hook_fini(struct counting_hook *h);
 enum err counting_hook_linear(void *arg, struct kn_queue *q, const struct mdl_linear_call *call);
 
-// Fails at one kind of linear of layer 1: at once with ERR_DEVICE, or by an operation that the queue
-// refuses with ERR_INVALID.
+// Fails at one kind of linear of layer 1: at once with ERR_DEVICE, or by an operation that the
+// queue refuses with ERR_INVALID.
 struct failing_hook {
     const struct kn_ops *ops;
     int which;

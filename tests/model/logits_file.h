@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Golden logits as tests/golden/models/README.md describes them. Functions fail the running cmocka test.
+// Golden logits as tests/golden/models/README.md describes them. Functions fail the running cmocka
+// test.
 #pragma once
 #include <stdint.h>
 

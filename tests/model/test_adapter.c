@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// PEFT folders: what peft saved is read value by value, each thing that is wrong is refused by name, what
-// is written is read back with the same bits, and each allocation may fail.
+// PEFT folders: what peft saved is read value by value, each thing that is wrong is refused by
+// name, what is written is read back with the same bits, and each allocation may fail.
 #include "base/hash.h"
 #include "base/mem.h"
 #include "model/adapter.h"

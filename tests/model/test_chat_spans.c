@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the text of a rendered chat came from: the template itself, or the variables. The expected runs
-// are written out by hand: [T:...] is the template's, [L:...] literal.
+// Where the text of a rendered chat came from: the template itself, or the variables. The expected
+// runs are written out by hand: [T:...] is the template's, [L:...] literal.
 #include "base/mem.h"
 #include "chat_support.h"
 #include "tests/support/cmocka_all.h"

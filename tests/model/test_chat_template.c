@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Chat templates against jinja2: tests/golden/chat_template/cases.json, made by make_golden.py there.
+// Chat templates against jinja2: tests/golden/chat_template/cases.json, made by make_golden.py
+// there.
 #include "chat_support.h"
 #include "tests/support/cmocka_all.h"
 #include <string.h>

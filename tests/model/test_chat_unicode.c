@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The character tables of the template interpreter against Python's str methods, for every character:
-// tests/golden/chat_template/unicode.json holds digests, unicode_digest.py beside it says of what.
+// The character tables of the template interpreter against Python's str methods, for every
+// character: tests/golden/chat_template/unicode.json holds digests, unicode_digest.py beside it
+// says of what.
 #include "base/buf.h"
 #include "base/hash.h"
 #include "base/utf8.h"

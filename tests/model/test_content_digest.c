@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Digests of tokenizers and chat templates: the same for the same content, whatever the file's format and
-// however often it is read; another for each change of what a text becomes.
+// Digests of tokenizers and chat templates: the same for the same content, whatever the file's
+// format and however often it is read; another for each change of what a text becomes.
 #include "base/mem.h"
 #include "model/source.h"
 #include "tests/model/tokenizer_support.h"

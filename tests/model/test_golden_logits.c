@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Logits of tiny random models in every weight type and format against an independent reference
 // (scripts/make-test-models.py, which rounds K, V and activations where we do). Each model also at
-// every ISA level, and with its prompts together in one batch. The level that multiplies bf16 rounds
-// more, and has logits of its own.
+// every ISA level, and with its prompts together in one batch. The level that multiplies bf16
+// rounds more, and has logits of its own.
 //
 // The file: "GLGT", version, vocabulary, prompts; each prompt: n, kept, i32 ids[n], i32
 // positions[kept], f32 logits[kept][vocab]. All little-endian u32.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Adapters through the layer walk: logits against an independent reference (tests/golden/adapters/), many
-// adapters and base rows in one batch with the bits that each has alone, changes of slots, the way back to
-// the host, and failing allocations. At every ISA level.
+// Adapters through the layer walk: logits against an independent reference
+// (tests/golden/adapters/), many adapters and base rows in one batch with the bits that each has
+// alone, changes of slots, the way back to the host, and failing allocations. At every ISA level.
 #include "base/mem.h"
 #include "model/forward_internal.h"
 #include "model/lora.h"
@@ -316,8 +316,8 @@ static void test_download(void **state) {
     lx_close(&l);
 }
 
-// Values that 16 bits hold lie in 16 bits, with the same results as in f32; one that they do not hold
-// keeps its module in f32.
+// Values that 16 bits hold lie in 16 bits, with the same results as in f32; one that they do not
+// hold keeps its module in f32.
 static void check_sixteen_bits(enum kn_dtype t) {
     struct lx l;
     struct err_info info;

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // SmolLM2-135M-Instruct in each weight type against transformers in f32 on the dequantised weights:
-// perplexity of a passage, and greedy continuations wherever the reference's own choice is not a near
-// tie. tests/golden/smollm2/make.py made the numbers. Plain types must be within 0.1%, quantised ones
-// within 0.5%: on this passage Q4_1 is 0.09% above, Q4_0 0.11% and Q8_0 0.17%. What is left is the
-// rounding of activations to int8, which wavers by some tenths with any change of it; and by 1% in a
-// window of 1,024 tokens, so slow builds, which look at the first two only, allow 1.5%.
+// perplexity of a passage, and greedy continuations wherever the reference's own choice is not a
+// near tie. tests/golden/smollm2/make.py made the numbers. Plain types must be within 0.1%,
+// quantised ones within 0.5%: on this passage Q4_1 is 0.09% above, Q4_0 0.11% and Q8_0 0.17%. What
+// is left is the rounding of activations to int8, which wavers by some tenths with any change of
+// it; and by 1% in a window of 1,024 tokens, so slow builds, which look at the first two only,
+// allow 1.5%.
 //
 // GRAFT_TEST_MODEL: the Q4_1 file. GRAFT_TEST_MODEL_DIR: a folder with smollm2-*.gguf.
 #include "base/mem.h"

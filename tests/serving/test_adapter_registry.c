@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The registry of adapters: each edge of a version's life and no other, names and numbers, promotion,
-// the way back, retirement under pins, host memory, content that changes, failing allocations.
+// The registry of adapters: each edge of a version's life and no other, names and numbers,
+// promotion, the way back, retirement under pins, host memory, content that changes, failing
+// allocations.
 #include "base/mem.h"
 #include "model/source.h"
 #include "serving/adapter_registry.h"
@@ -340,8 +341,8 @@ static void a_version_that_fails_goes_with_its_last_request(void **state) {
     rx_close(&x);
 }
 
-// What is rolled back again and again, or loaded and never promoted, is refused at a bound; what an earlier
-// process acknowledged is not.
+// What is rolled back again and again, or loaded and never promoted, is refused at a bound; what an
+// earlier process acknowledged is not.
 static void living_versions_are_bounded(void **state) {
     (void)state;
     struct rx x;
@@ -426,7 +427,8 @@ static void host_memory_is_bounded_and_read_again(void **state) {
     for (uint64_t i = 1; i <= 4; i++)
         in += info_of(&x, i).in_host_memory;
     assert_int_equal(in, 2);
-    // The folder of the fourth gets other content: the version stays what it was, so it cannot be read.
+    // The folder of the fourth gets other content: the version stays what it was, so it cannot be
+    // read.
     adapter_make_random(&x.dir, "n3", &x.model, 77);
     assert_int_equal(adp_host_take(v[3], &a, &x.info), ERR_FORMAT);
     assert_non_null(strstr(x.info.message, "has changed since version 4 of `n3` was loaded"));
@@ -494,7 +496,8 @@ static struct adp_change some_change(uint32_t *seed) {
     return c;
 }
 
-// What a change is said to lead to is what it leads to; one that is said to be refused is, and changes nothing.
+// What a change is said to lead to is what it leads to; one that is said to be refused is, and
+// changes nothing.
 static void a_change_does_what_was_foretold(void **state) {
     (void)state;
     struct rx x;

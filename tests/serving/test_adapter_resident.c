@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A version's matrices in device memory: made once however many replicas ask, the files read once, the
-// memory of one that ended used for the next, failing allocations.
+// A version's matrices in device memory: made once however many replicas ask, the files read once,
+// the memory of one that ended used for the next, failing allocations.
 #include "base/mem.h"
 #include "serving/adapter_registry.h"
 #include "tests/model/model_fixture.h"

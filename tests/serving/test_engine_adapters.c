@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine with adapters over the real layer walk: several adapters and the base in one batch give
-// the bits that each gives alone, more adapters than slots, retirement in use, failing reads, and a
-// thousand swaps under load, each answer being that of the version it was resolved to.
+// The engine with adapters over the real layer walk: several adapters and the base in one batch
+// give the bits that each gives alone, more adapters than slots, retirement in use, failing reads,
+// and a thousand swaps under load, each answer being that of the version it was resolved to.
 #include "base/io_pool.h"
 #include "base/mem.h"
 #include "base/thread.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What requests of the server itself (verification, warm-up) cost those of clients: README.md, rule 47. On
-// a manual clock, so the numbers are exact.
+// What requests of the server itself (verification, warm-up) cost those of clients: README.md, rule
+// 47. On a manual clock, so the numbers are exact.
 #include "base/mem.h"
 #include "serving/engine_internal.h"
 #include "tests/serving/engine_support.h"

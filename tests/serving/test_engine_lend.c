@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Background work over the engine: it gets idle time only, and the memory it borrows is its own until
-// it is asked for. The dummy here overwrites all it borrows, so that a block which is still
+// Background work over the engine: it gets idle time only, and the memory it borrows is its own
+// until it is asked for. The dummy here overwrites all it borrows, so that a block which is still
 // somebody's would show as wrong tokens.
 #include "base/mem.h"
 #include "serving/engine_internal.h"
@@ -145,8 +145,8 @@ static void lent_memory_comes_back_under_pressure(void **state) {
     dummy_free(b);
 }
 
-// The pool is full of prefixes that are hit all the time. Background work says what it waits for, gets what it
-// needs after a while, the coldest first, and no more.
+// The pool is full of prefixes that are hit all the time. Background work says what it waits for,
+// gets what it needs after a while, the coldest first, and no more.
 static void hot_prefixes_give_way_in_time(void **state) {
     (void)state;
     struct dummy *b = dummy_new(40);
@@ -201,7 +201,8 @@ static void borrowing_moves_what_is_paused(void **state) {
     dummy_free(b);
 }
 
-// What had to come back is not lent again as soon as it just fits: the next request would take it at once.
+// What had to come back is not lent again as soon as it just fits: the next request would take it
+// at once.
 static void it_comes_back_with_room_to_spare(void **state) {
     (void)state;
     struct dummy *b = dummy_new(40);

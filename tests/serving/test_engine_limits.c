@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What bounds a request and what ends it, over a fake forward: its own limits, the queue, deadlines, a stop;
-// and what is refused.
+// What bounds a request and what ends it, over a fake forward: its own limits, the queue,
+// deadlines, a stop; and what is refused.
 #include "base/mem.h"
 #include "serving/engine_internal.h"
 #include "tests/serving/engine_support.h"

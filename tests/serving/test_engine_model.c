@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The engine over the real layer walk and the tiny golden models: random schedules with chunks,
-// cache hits, forks, preemption and 1, 2 and 4 threads give the tokens and the log-probabilities, bit
-// for bit, of a plain loop that runs one sequence alone.
+// cache hits, forks, preemption and 1, 2 and 4 threads give the tokens and the log-probabilities,
+// bit for bit, of a plain loop that runs one sequence alone.
 //
 // GRAFT_TEST_MODEL: a larger model (SmolLM2's GGUF file) to run as well. GRAFT_SCHEDULES: how many
 // schedules per model.

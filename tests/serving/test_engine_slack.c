@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What time background work gets beside serving, on a manual clock: a step takes 20 ms and a little for
-// each row, a slice what it was allowed and the overrun that the test wants.
+// What time background work gets beside serving, on a manual clock: a step takes 20 ms and a little
+// for each row, a slice what it was allowed and the overrun that the test wants.
 #include "base/mem.h"
 #include "serving/engine_internal.h"
 #include "tests/serving/engine_support.h"

@@ -126,7 +126,8 @@ static void tokens_without_background_work_leave_the_margin_alone(void **state) 
     assert_int_equal(g.margin_ns, before);
 }
 
-// A machine that was disturbed for a while: the margin left nothing, so no step tells that it is over.
+// A machine that was disturbed for a while: the margin left nothing, so no step tells that it is
+// over.
 static void a_margin_that_leaves_nothing_is_doubted(void **state) {
     (void)state;
     struct governor g = governor_of(40, 0);

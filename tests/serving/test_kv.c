@@ -348,8 +348,8 @@ static void random_operations_match_the_model(void **state) {
         run_random(seed, seed % 5 != 0);
 }
 
-// One step: lends, returns, opens, drops or extends. seqs[0..n) are the open ones; one that it opens is
-// added to them. False: there was no room, and nothing to look at.
+// One step: lends, returns, opens, drops or extends. seqs[0..n) are the open ones; one that it
+// opens is added to them. False: there was no room, and nothing to look at.
 static bool lending_step(struct world *w, struct kv_seq **seqs, int32_t *n) {
     struct model_seq *s = pick(w, true), *closed = pick(w, false);
     uint32_t what = rnd(8);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Paged KV, one behaviour at a time: copies on write, equal blocks, eviction, prefixes, lending, and each
-// allocation failing once. Against a model: test_kv.c.
+// Paged KV, one behaviour at a time: copies on write, equal blocks, eviction, prefixes, lending,
+// and each allocation failing once. Against a model: test_kv.c.
 #include "base/mem.h"
 #include "serving/paged_kv/kv.h"
 #include "tests/support/cmocka_all.h"
@@ -176,8 +176,8 @@ static void lending_moves_what_lives_at_the_top(void **state) {
     kv_pool_destroy(p);
 }
 
-// The pool is full of what was hit a moment ago. Lending for which something waited takes the blocks that were
-// hit the longest ago, wherever they lie, and no more of them than it needs.
+// The pool is full of what was hit a moment ago. Lending for which something waited takes the
+// blocks that were hit the longest ago, wherever they lie, and no more of them than it needs.
 static void lending_takes_the_coldest_first(void **state) {
     (void)state;
     struct kv_pool *p = pool_of(8);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rolling swap over replicas that fail when they are told to: each step on each replica. The former
-// version answers until all have the new one, and goes on answering when one has not.
+// The rolling swap over replicas that fail when they are told to: each step on each replica. The
+// former version answers until all have the new one, and goes on answering when one has not.
 #include "model/source.h"
 #include "serving/rollout.h"
 #include "tests/support/cmocka_all.h"

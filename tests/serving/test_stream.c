@@ -162,8 +162,8 @@ static void room_is_kept_for_each_end(void **state) {
     close_ring(&r);
 }
 
-// So many events pass between two threads; fewer where the machine is so loaded that each waits for a
-// processor. An END is the last.
+// So many events pass between two threads; fewer where the machine is so loaded that each waits for
+// a processor. An END is the last.
 enum { HAMMER = 60000, HAMMER_LEAST = 500, HAMMER_S = 10 };
 
 static bool hammer_more(int32_t i, int64_t until_s) {
@@ -226,8 +226,8 @@ static void two_threads_never_both_sleep(void **state) {
     close_ring(&r);
 }
 
-// One event at a time, the next one as soon as the last was read: just when the consumer is about to
-// find the ring empty.
+// One event at a time, the next one as soon as the last was read: just when the consumer is about
+// to find the ring empty.
 static void *serve_balls(void *arg) {
     struct ring *r = arg;
     int32_t full = eng__stream_room(r->s, 0);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two engines on devices of their own over one set of weights: the same bits from either, a thousand
-// rolling swaps under load with each token being that of the version the request was resolved to, an engine
-// that dies meanwhile, a slot that does not come.
+// Two engines on devices of their own over one set of weights: the same bits from either, a
+// thousand rolling swaps under load with each token being that of the version the request was
+// resolved to, an engine that dies meanwhile, a slot that does not come.
 #include "base/io_pool.h"
 #include "base/mem.h"
 #include "base/thread.h"

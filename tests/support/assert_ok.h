@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One more assertion of cmocka's kind, for functions of the project: they return an enum err and say in
-// an err_info why. For the test's own thread, as all of cmocka's.
+// One more assertion of cmocka's kind, for functions of the project: they return an enum err and
+// say in an err_info why. For the test's own thread, as all of cmocka's.
 #pragma once
 #include "base/err.h"
 #include "tests/support/cmocka_all.h"

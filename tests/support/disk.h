@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files by their path: read, written, copied, edited. Functions fail the running cmocka test where the
-// system says no.
+// Files by their path: read, written, copied, edited. Functions fail the running cmocka test where
+// the system says no.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// An assertion for threads that a test has started: cmocka leaves a test by longjmp, which such a thread
-// may not do. It ends the program, and says where.
+// An assertion for threads that a test has started: cmocka leaves a test by longjmp, which such a
+// thread may not do. It ends the program, and says where.
 #pragma once
 #include <stdio.h>
 #include <stdlib.h>

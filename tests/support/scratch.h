@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A folder of a test's own, with files that are written, damaged and removed. Failure fails the test.
+// A folder of a test's own, with files that are written, damaged and removed. Failure fails the
+// test.
 #pragma once
 #include "tests/support/temp_folder.h"
 #include <stddef.h>

@@ -10,8 +10,8 @@
 
 enum { FOLDERS = 64 };
 
-// What atexit's function removes: it gets no argument, so these are the program's. Folders are made and
-// removed by the thread that runs the tests.
+// What atexit's function removes: it gets no argument, so these are the program's. Folders are made
+// and removed by the thread that runs the tests.
 static struct {
     char path[FOLDERS][TEMP_PATH]; // "": free
     pid_t owner;                   // a forked child removes nothing at its end

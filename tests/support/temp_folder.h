@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Folders of a test's own. A test removes its folder when it is done; what a failed test left is removed
-// when the program ends (unless it is killed). Failure fails the running cmocka test.
+// Folders of a test's own. A test removes its folder when it is done; what a failed test left is
+// removed when the program ends (unless it is killed). Failure fails the running cmocka test.
 #pragma once
 
 enum { TEMP_PATH = 64 };

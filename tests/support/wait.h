@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Waiting for what another thread does. The limit only ends a test that would hang: a loaded machine may
-// take its time, so nothing is ever concluded from how long it took.
+// Waiting for what another thread does. The limit only ends a test that would hang: a loaded
+// machine may take its time, so nothing is ever concluded from how long it took.
 #pragma once
 #include "tests/support/cmocka_all.h"
 #include "tests/support/must.h"

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sharing attention's backward among the threads: cpu_attn_back. attn_back.h has the order of the sums,
-// which leaves two ways to do a unit (sequence, kv head), of equal bits:
+// Sharing attention's backward among the threads: cpu_attn_back. attn_back.h has the order of the
+// sums, which leaves two ways to do a unit (sequence, kv head), of equal bits:
 //   whole   one thread goes over the tiles of rows in order and adds to dk and dv: five products
-//   shared  first tiles of rows on any thread (softmax, dq), then, after a barrier, tiles of keys (dk,
-//           dv): seven products, because scores and dp are made twice
-// Units are done whole as long as each thread gets as much; what is left over is shared. Three kv heads
-// on two threads: one whole unit for each thread, and one that they share.
+//   shared  first tiles of rows on any thread (softmax, dq), then, after a barrier, tiles of keys
+//           (dk, dv): seven products, because scores and dp are made twice
+// Units are done whole as long as each thread gets as much; what is left over is shared. Three kv
+// heads on two threads: one whole unit for each thread, and one that they share.
 //
 // Invariants
 // 1. Each thread plans by itself (struct plan), from the parameters and the number of threads only.
-// 2. Between the phases of shared units their rows' statistics lie in the threads' scratch memory, at
-//    its end; units whose rows do not fit are done whole.
+// 2. Between the phases of shared units their rows' statistics lie in the threads' scratch memory,
+//    at its end; units whose rows do not fit are done whole.
 // 3. No key beyond a row's position, before its window or outside the table is looked at.
 #include "kernels/cpu/isa/attn_back.h"
 #include "kernels/cpu/cpu_device.h"
@@ -128,8 +128,8 @@ static int32_t rows_of_tile(const struct back_unit *u, int32_t end, int32_t most
     return fit < most ? fit : most;
 }
 
-// Some rows and all keys that they see. `whole`: dk and dv are done, too; otherwise the statistics go
-// to the rows' places from `stats` on.
+// Some rows and all keys that they see. `whole`: dk and dv are done, too; otherwise the statistics
+// go to the rows' places from `stats` on.
 static enum err run_rows(const struct back_rows *r, bool whole, int64_t stats,
                          const struct cpu_task *t, struct back_scratch *x) {
     const struct back_unit *u = r->u;

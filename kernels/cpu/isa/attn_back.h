@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Backward of attention for some query rows of one (sequence, kv head): the parts that attn_back.c puts
-// together. A row is (query token, query head of the kv head's group), tokens first; its position is that
-// of its token. With p = softmax(q kᵀ scale) and dp = dout vᵀ:
+// Backward of attention for some query rows of one (sequence, kv head): the parts that attn_back.c
+// puts together. A row is (query token, query head of the kv head's group), tokens first; its
+// position is that of its token. With p = softmax(q kᵀ scale) and dp = dout vᵀ:
 //   dv += pᵀ dout,  ds = p (dp - rowsum(dout out)),  dq = scale ds k,  dk += scale dsᵀ q
 // (Dao et al., 2022). Order of the sums, for any cut into tiles of rows and of keys:
 //   scores, dp  one chain of v_fma over the head's dimensions
@@ -59,15 +59,16 @@ static inline int32_t back_first_seen(const struct kn_attn_back *p, int32_t pos)
 }
 
 void ISA(back_load_rows)(const struct back_rows *r, bool delta, struct back_scratch *x);
-// Which of k and vᵀ are wanted beside kᵀ, for the positions [lo, hi) of the tile; blocks with none of
-// them become zeros in k, as their terms of a chain are multiplied with 0. False: the table has no block
-// for one of the positions.
+// Which of k and vᵀ are wanted beside kᵀ, for the positions [lo, hi) of the tile; blocks with none
+// of them become zeros in k, as their terms of a chain are multiplied with 0. False: the table has
+// no block for one of the positions.
 bool ISA(back_load_keys)(const struct back_unit *u, int32_t at, int32_t lo, int32_t hi, bool k,
                          bool vt, struct back_scratch *x);
 // Scores of one tile of keys, which starts at `at`.
 void ISA(back_scores)(const struct back_rows *r, int32_t at, const struct back_scratch *x,
                       float *scores);
-// Whole rows: scores of `tiles` tiles from position `at` on become exp(score - max); stats are made.
+// Whole rows: scores of `tiles` tiles from position `at` on become exp(score - max); stats are
+// made.
 void ISA(back_softmax)(const struct back_rows *r, int32_t at, int32_t tiles,
                        struct back_scratch *x);
 // One tile's scores become exp(score - max), stats are known.

@@ -194,8 +194,8 @@ static float *key_row(const struct back_unit *u, int32_t pos, int32_t part) {
     return (float *)p->dqkv + (u->start + pos) * p->lddqkv + head * p->shape.head_dim;
 }
 
-// out[key] += sum over the rows of w[row][key] * a[row], for the keys that some row sees. Rows before
-// the first that sees a block of keys, and after the last, are left out.
+// out[key] += sum over the rows of w[row][key] * a[row], for the keys that some row sees. Rows
+// before the first that sees a block of keys, and after the last, are left out.
 static void add_to_keys(const struct back_rows *r, int32_t at, const float *w, const float *a,
                         float *out) {
     const struct kn_attn_back *p = r->u->p;

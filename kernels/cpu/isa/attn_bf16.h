@@ -7,8 +7,8 @@
 //            pair, the other one's value is cleared: its weight is 0, and 0 * NaN would be NaN.
 //   sum      of the rounded weights, by the same instruction with ones. Most implementations add
 //            up the weights before they are rounded. With the rounded ones those that are used sum
-//            to 1: an error d of a weight w costs w * d * (value - result) and not w * d * value, so
-//            that nothing is lost of what the values have in common.
+//            to 1: an error d of a weight w costs w * d * (value - result) and not w * d * value,
+//            so that nothing is lost of what the values have in common.
 #pragma once
 
 typedef uint16_t attn_num; // q and the weights: bf16

@@ -245,7 +245,8 @@ static void choose_list(const struct logits *l, const struct choose_params *p, d
     for (int k = 0; k < CHOOSE_LEVELS; k++) {
         bool enough = by_k ? level[k].count >= p->top_k
                            : by_p && level[k].mass >= (double)p->top_p * *total + 1e-5 * *total;
-        // Below min-p's level nothing is kept; but the weight of the first k must be known to top-p.
+        // Below min-p's level nothing is kept; but the weight of the first k must be known to
+        // top-p.
         if (k == CHOOSE_LEVELS - 1 && p->min_p > 0.0f && !(by_k && by_p))
             enough = true;
         if (enough && level[k].count <= CHOOSE_LIST &&

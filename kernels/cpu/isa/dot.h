@@ -7,8 +7,8 @@
 //   bits 4: vectors of nibbles as in weight.h (panels 256 bytes apart), 8: bytes (512 bytes apart)
 //   start: what undoes the weights' offset
 //
-// dot_four_columns(bits, w, t, x): sum over columns 4t..4t+3 of one panel's weights times the bytes of
-// x, 16 weight rows.
+// dot_four_columns(bits, w, t, x): sum over columns 4t..4t+3 of one panel's weights times the bytes
+// of x, 16 weight rows.
 // D_ROWS: the most rows of a tile.
 #pragma once
 #include "kernels/cpu/isa/vec.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The block's dot product in AVX2, whose multiply of bytes (VPMADDUBSW) adds two products in 16 bits
-// and saturates. See dot.h.
+// The block's dot product in AVX2, whose multiply of bytes (VPMADDUBSW) adds two products in 16
+// bits and saturates. See dot.h.
 //   Nibbles: that instruction is exact: a product is at most 15 * 128, and all sixteen that meet in
 //   a 16-bit lane over the block at most 30720.
 //   Bytes: even and odd columns apart as 16-bit values, which VPMADDWD multiplies and adds in 32.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The block's dot product with VPDPBUSD: four products of an unsigned and a signed byte are added to
-// a 32-bit lane without saturation (at most 32 * 255 * 128 in all). See dot.h.
+// The block's dot product with VPDPBUSD: four products of an unsigned and a signed byte are added
+// to a 32-bit lane without saturation (at most 32 * 255 * 128 in all). See dot.h.
 #pragma once
 
 enum { D_ROWS = 6 };

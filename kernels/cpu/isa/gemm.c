@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// y = epilogue(x Wt + bias): sharing the work and finishing the sums. The products themselves are in
-// gemm_float.c, gemm_bf16.c and gemm_quant.c.
+// y = epilogue(x Wt + bias): sharing the work and finishing the sums. The products themselves are
+// in gemm_float.c, gemm_bf16.c and gemm_quant.c.
 //
 // Order of the sums, the same for any number of rows, of threads and of calls:
-// 1. Plain types: one chain of fused multiply-adds over k in order, in runs of GEMM_RUN columns from
-//    0; the runs' sums are added in order.
+// 1. Plain types: one chain of fused multiply-adds over k in order, in runs of GEMM_RUN columns
+//    from 0; the runs' sums are added in order.
 // 2. BF16 on avx512bf16: one chain over k of rounded activations (gemm_bf16.c says which).
 // 3. Quantised types: the exact integer sum of a block of 32, times both scales, added in order of
 //    the blocks, after it (Q4_1) the minimum's term.
@@ -88,8 +88,8 @@ void ISA(cpu_gemm)(const void *params, struct cpu_task *t) {
     struct share s;
     plan_share(&s, params);
     int32_t blocks = (s.p->rows - 1) / s.block_rows + 1;
-    // Blocks of rows one after the other: with many rows a thread keeps to its rows, with few to its
-    // part of the weights.
+    // Blocks of rows one after the other: with many rows a thread keeps to its rows, with few to
+    // its part of the weights.
     struct cpu_work work = {.total = blocks * s.per_block, .grain = 1};
     struct gemm_packed packed = {-1, -1};
     for (int32_t at, n; cpu_take(t, &work, &at, &n);)

@@ -157,8 +157,8 @@ static void pack(const struct gemm_strip *s, const struct cut *cut, int32_t c, i
 
 // ---- strips
 
-// Columns [c, c + len) of one pair. Tiles share the work of fetching the columns of the next run, so
-// that memory is never idle; a tile that is alone fetches its own stream.
+// Columns [c, c + len) of one pair. Tiles share the work of fetching the columns of the next run,
+// so that memory is never idle; a tile that is alone fetches its own stream.
 static void add_columns(const struct gemm_strip *s, const struct cut *cut, int32_t pair, int32_t c,
                         int32_t len, const uint32_t *x, float *sums, int64_t ld_sums) {
     const uint8_t *w = s->seg->data + (size_t)pair * s->seg->pair_bytes + (size_t)c * CPU_VECTOR;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products with F32, BF16 and F16 weights in f32 arithmetic. A tile of up to F_ROWS rows times a pair
-// of panels (or, with few registers, one panel after the other) has its sums in registers; weights
-// are converted while they are used, so that the caches hold the two-byte form.
+// Products with F32, BF16 and F16 weights in f32 arithmetic. A tile of up to F_ROWS rows times a
+// pair of panels (or, with few registers, one panel after the other) has its sums in registers;
+// weights are converted while they are used, so that the caches hold the two-byte form.
 #include "kernels/cpu/isa/gemm_internal.h"
 
 // F_PAIR_ROWS: the tallest tile whose sums of both panels fit.

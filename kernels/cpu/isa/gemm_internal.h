@@ -14,8 +14,8 @@ struct gemm_packed {
     int32_t row0, column; // -1: none
 };
 
-// What somebody else reads after a strip, fetched into the second cache while its tiles run. Evenly, line by
-// line: when its queue is full the CPU drops what it is asked to fetch.
+// What somebody else reads after a strip, fetched into the second cache while its tiles run.
+// Evenly, line by line: when its queue is full the CPU drops what it is asked to fetch.
 enum { GEMM_FETCH_LINE = 64 };
 struct gemm_range {
     const char *origin; // line i, counted through all ranges, is at origin + 64 i
@@ -84,8 +84,8 @@ void ISA(gemm_f32_tile)(const float *w, int32_t k, const float *x, int64_t ldx, 
                         float *sums, int64_t ld_sums, bool add);
 
 #if defined(KN_ISA_AVX512BF16)
-// gemm_bf16.c, also used by the transposed product: up to GEMM_BF16_ROWS rows of pairs of bf16 times
-// 32 columns. One chain for each sum, two terms a step.
+// gemm_bf16.c, also used by the transposed product: up to GEMM_BF16_ROWS rows of pairs of bf16
+// times 32 columns. One chain for each sum, two terms a step.
 enum { GEMM_BF16_ROWS = 12 };
 struct gemm_bf16_tile {
     const uint8_t *w;  // two vectors of pairs for each step

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// A product and the adapters of its rows in one operation. With some dozen rows a product is bound by
-// arithmetic, and adapters, each row with its own, by reading A and B. So a unit of work is some pairs of
-// panels of y and some items, that is rows times one module: while tiles make the pairs, they fetch into the
-// second cache what the same thread then reads for the items.
+// A product and the adapters of its rows in one operation. With some dozen rows a product is bound
+// by arithmetic, and adapters, each row with its own, by reading A and B. So a unit of work is some
+// pairs of panels of y and some items, that is rows times one module: while tiles make the pairs,
+// they fetch into the second cache what the same thread then reads for the items.
 //
-// B (A x) without its scale goes to memory that the threads share, as y is not there yet. After a barrier it
-// is added: y = fma(scale, B (A x), y). All sums are those of gemm and of lora, so the bits are theirs.
+// B (A x) without its scale goes to memory that the threads share, as y is not there yet. After a
+// barrier it is added: y = fma(scale, B (A x), y). All sums are those of gemm and of lora, so the
+// bits are theirs.
 #include "kernels/cpu/gemm_lora.h"
 #include "kernels/cpu/isa/gemm_internal.h"
 #include "kernels/cpu/isa/lora.h"
@@ -112,7 +113,8 @@ static float *sums_of(const struct plan *p, const struct item *it) {
     return p->sums + (int64_t)it->row * p->g->w->n + p->l->col[it->j];
 }
 
-// `next`: what comes after it, NULL at the end of a unit. What was not fetched in time is fetched here.
+// `next`: what comes after it, NULL at the end of a unit. What was not fetched in time is fetched
+// here.
 static void item_sums(const struct plan *p, const struct item *it, const struct item *next) {
     const struct kn_lora *l = p->l;
     const struct kn_lora_entry *e = it->e;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products with Q8_0, Q4_0 and Q4_1 weights: integer dot products per block of 32 columns, then both
-// scales. A tile is up to D_ROWS rows times a pair of panels; its integer sums and its float sums
-// are in registers. For many rows, 4-bit weights are unpacked once per block of rows.
+// Products with Q8_0, Q4_0 and Q4_1 weights: integer dot products per block of 32 columns, then
+// both scales. A tile is up to D_ROWS rows times a pair of panels; its integer sums and its float
+// sums are in registers. For many rows, 4-bit weights are unpacked once per block of rows.
 #include "kernels/cpu/isa/dot.h"
 #include "kernels/cpu/isa/gemm_internal.h"
 

@@ -2,9 +2,9 @@
 // dx = dy W on the layout that the forward product uses: panels are dequantised and transposed, a
 // run of rows of W at a time, and multiplied in f32. Work is cut along k and along the rows of dy.
 //
-// Order of the sums: over n in y's order of columns, in runs of at most KN_GEMM_T_RUN that start anew
-// with each part of a stack; the runs' sums are added in order, to what dx holds with `add`. Where CPUs multiply pairs of bf16,
-// gemm_t_bf16.c makes the product, but for f32 weights.
+// Order of the sums: over n in y's order of columns, in runs of at most KN_GEMM_T_RUN that start
+// anew with each part of a stack; the runs' sums are added in order, to what dx holds with `add`.
+// Where CPUs multiply pairs of bf16, gemm_t_bf16.c makes the product, but for f32 weights.
 #include "kernels/cpu/isa/gemm_t.h"
 
 enum {

@@ -70,8 +70,8 @@ V_FN void gemm_t_quant(enum kn_dtype t, const uint8_t *block, int half, int seco
     }
 }
 
-// sums [rows][units][32] begin as columns [32 * unit0, ...) of rows [row0, row0 + rows) of dx, and become
-// these.
+// sums [rows][units][32] begin as columns [32 * unit0, ...) of rows [row0, row0 + rows) of dx, and
+// become these.
 void ISA(gemm_t_begin)(const struct kn_gemm_t *p, int32_t row0, int32_t rows, int32_t unit0,
                        int32_t units, float *sums);
 void ISA(gemm_t_finish)(const struct kn_gemm_t *p, int32_t row0, int32_t rows, int32_t unit0,

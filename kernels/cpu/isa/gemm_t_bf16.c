@@ -3,8 +3,8 @@
 // multiply-adds do. dy and dequantised weights are rounded to bf16 (to nearest even), sums are f32.
 //
 // Order of the sums: over n in y's order of columns, two rows of W at a time, the odd one first, as
-// gemm_bf16.c has it. One chain, which goes on from what dx holds with `add`; a part of a stack, and up
-// after gate, starts a new pair.
+// gemm_bf16.c has it. One chain, which goes on from what dx holds with `add`; a part of a stack,
+// and up after gate, starts a new pair.
 #include "kernels/cpu/isa/gemm_t.h"
 
 #if defined(KN_ISA_AVX512BF16)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The operation on a ragged batch whose sequences use different adapters, and dropout. A piece of work
-// is a block of rows, or one part (module) of it: each run of rows with the same slot makes u = A x in scratch
-// memory and adds scale * B u, so nothing is shared between pieces.
+// The operation on a ragged batch whose sequences use different adapters, and dropout. A piece of
+// work is a block of rows, or one part (module) of it: each run of rows with the same slot makes u
+// = A x in scratch memory and adds scale * B u, so nothing is shared between pieces.
 #include "kernels/cpu/isa/lora.h"
 #include "kernels/cpu/isa/philox16.h"
 #include <math.h>

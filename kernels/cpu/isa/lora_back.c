@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Backward of one module's adapter, for training: u and du, dx, the gradients of A and B. Both matrices
-// have one layout (lora_layout.h), so u = A x and du = dy B are one product (lora.h), dx += du A is the
-// other, and both gradients are a third:
+// Backward of one module's adapter, for training: u and du, dx, the gradients of A and B. Both
+// matrices have one layout (lora_layout.h), so u = A x and du = dy B are one product (lora.h), dx
+// += du A is the other, and both gradients are a third:
 //   grad(c, j) = sum over the rows of left[row][j] right[row][c], one chain over the rows in order
 // in tiles of 16 ranks times a panel.
 #include "kernels/cpu/isa/lora.h"
@@ -23,7 +23,8 @@ static int32_t at_most(int32_t x, int32_t most) {
     return x < most ? x : most;
 }
 
-// Rows of a piece: enough pieces for all threads, and dropped rows of k values fit the scratch memory.
+// Rows of a piece: enough pieces for all threads, and dropped rows of k values fit the scratch
+// memory.
 static int32_t piece_rows(int32_t rows, int32_t most, float p, int32_t k, int nt) {
     int32_t n = rows / (4 * nt) > 4 ? rows / (4 * nt) : 4;
     if (p > 0 && most > DROPPED / padded(k))

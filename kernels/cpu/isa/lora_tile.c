@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The two products with an adapter's matrix: tiles of a few rows whose sums lie in registers. A single
-// row is bound by reading the matrix once: it fetches its stream ahead.
+// The two products with an adapter's matrix: tiles of a few rows whose sums lie in registers. A
+// single row is bound by reading the matrix once: it fetches its stream ahead.
 #include "kernels/cpu/isa/lora.h"
 
 // TALL x WIDE vectors of sums for several rows; for one ROW_RANKS of u, ROW_WIDE of y.
@@ -15,8 +15,8 @@ enum { TALL = 2, WIDE = 1, ROW_RANKS = 2, ROW_WIDE = 2 };
 enum {
     AHEAD = 8192, // bytes that a stream is fetched ahead: the latency of memory
     LINE = 64,
-    // Up to here a row takes several panels at a time, to keep the adders busy. With more ranks they lie
-    // far from one another, and one chain is long enough.
+    // Up to here a row takes several panels at a time, to keep the adders busy. With more ranks
+    // they lie far from one another, and one chain is long enough.
     FEW_RANKS = 16,
 };
 
@@ -113,8 +113,8 @@ V_FN void shrink_tile(const enum kn_dtype t, const int mr, const int nr, const s
             u[i * p->ld_to + n] = p->scale * v_sum(sums[i * nr + n]);
 }
 
-// One row with many ranks: panel by panel, so that the matrix is one stream; the sums, which are more
-// than there are registers, lie in memory.
+// One row with many ranks: panel by panel, so that the matrix is one stream; the sums, which are
+// more than there are registers, lie in memory.
 V_FN void shrink_long_row(const enum kn_dtype t, const struct product *p, int32_t row) {
     float sums[KN_LORA_MAX_RANK * V_LANES];
     const float *x = p->from + row * p->ld_from;
@@ -187,8 +187,8 @@ void ISA(lora_shrink)(const struct lora_matrix *m, const float *x, int64_t ldx, 
 
 // ---- y += scale * u Mᵀ
 
-// np panels from panel `w` on, columns c on, of rows [row, row + mr). lanes: of the last panel, where
-// it is the only one.
+// np panels from panel `w` on, columns c on, of rows [row, row + mr). lanes: of the last panel,
+// where it is the only one.
 V_FN void expand_tile(const enum kn_dtype t, const bool add, const int mr, const int np,
                       const struct product *p, int32_t row, int32_t c, const int32_t lanes) {
     v16f sums[TALL * WIDE > ROW_WIDE ? TALL * WIDE : ROW_WIDE],

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Operations on whole rows: RMS norm, quantisation to the Q8 form, SwiGLU, embedding, gather. Rows are shared
-// among the threads in chunks; a row is one thread's work from begin to end.
+// Operations on whole rows: RMS norm, quantisation to the Q8 form, SwiGLU, embedding, gather. Rows
+// are shared among the threads in chunks; a row is one thread's work from begin to end.
 #include "kernels/cpu/isa/math.h"
 #include "kernels/cpu/isa/rowops.h"
 #include "kernels/cpu/weight.h"

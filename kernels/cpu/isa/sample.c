@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sampling (sample.h): cpu_sample. A row is one thread's work. The row's logits are changed in place
-// where biases and penalties say so; what was there is kept in scratch, because the token's
+// Sampling (sample.h): cpu_sample. A row is one thread's work. The row's logits are changed in
+// place where biases and penalties say so; what was there is kept in scratch, because the token's
 // log-probability and rank are those of the unmodified row. The mask changes nothing in memory:
 // every pass over the row applies it.
 #include "kernels/cpu/isa/choose.h"

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cpu/isa/tile.h"
 
-// One step of the chains: column c of A's rows (counted from the bases, each of which reaches three rows
-// with scaled offsets) or, by columns, the values beside one another at base[0].
+// One step of the chains: column c of A's rows (counted from the bases, each of which reaches three
+// rows with scaled offsets) or, by columns, the values beside one another at base[0].
 V_FN void step(const bool rows, const int mr, const int nv, v16f acc[][TILE_NV],
                const float *const base[6], int64_t lda, const int c, const float *b) {
     v16f w[TILE_NV];

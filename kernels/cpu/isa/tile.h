@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// f32 products with their sums in registers, what backward is made of: out[m][n] = or += A B, one chain
-// of v_fma over `len` for each value, in order. B's rows are contiguous; A is read by rows
-// (ISA(tile_rows): a[i * lda + c]) or by columns (ISA(tile_cols): a[c * lda + i]), so nothing has to be
-// transposed for Aᵀ B. A chain that goes on from `out` has the bits of one that never stopped.
+// f32 products with their sums in registers, what backward is made of: out[m][n] = or += A B, one
+// chain of v_fma over `len` for each value, in order. B's rows are contiguous; A is read by rows
+// (ISA(tile_rows): a[i * lda + c]) or by columns (ISA(tile_cols): a[c * lda + i]), so nothing has
+// to be transposed for Aᵀ B. A chain that goes on from `out` has the bits of one that never
+// stopped.
 #pragma once
 #include "kernels/cpu/isa/vec.h"
 
-// TILE_MR x TILE_NV vectors of sums fit into the registers; where there is one vector only, TILE_TALL rows
-// do, a divisor of 16.
+// TILE_MR x TILE_NV vectors of sums fit into the registers; where there is one vector only,
+// TILE_TALL rows do, a divisor of 16.
 #if defined(KN_ISA_AVX512)
 enum { TILE_MR = 6, TILE_NV = 4, TILE_TALL = 16 };
 #elif defined(KN_ISA_AVX2)

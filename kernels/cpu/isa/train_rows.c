@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Backward of operations on rows: RMS norm, SwiGLU, the rotation; scatter; the loss. Rows are shared among
-// the threads in chunks; a row is one thread's work from begin to end.
+// Backward of operations on rows: RMS norm, SwiGLU, the rotation; scatter; the loss. Rows are
+// shared among the threads in chunks; a row is one thread's work from begin to end.
 #include "kernels/cpu/isa/logits.h"
 #include "kernels/cpu/isa/math.h"
 #include "kernels/cpu/isa/rowops.h"

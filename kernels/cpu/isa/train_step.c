@@ -54,8 +54,8 @@ static bool claim_values(struct cpu_task *t, int64_t first, int64_t last, int64_
 
 // ---- sums
 
-// Adds round(g * scale), which is exact but for that rounding: |x| + 2^52 has no fraction left, its low
-// bits are the whole number. False: some value does not fit, and is left out.
+// Adds round(g * scale), which is exact but for that rounding: |x| + 2^52 has no fraction left, its
+// low bits are the whole number. False: some value does not fit, and is left out.
 V_FN bool add_values(enum kn_grad_mode mode, const float *g, int64_t *acc, int64_t n,
                      double scale) {
     const double top = 0x1p52;

@@ -7,10 +7,10 @@
 // has one fixed order, so it gives the same bits wherever it is used within one ISA level. v_fma
 // rounds once on avx512 and avx2, twice in portable.
 //
-// Per level: v_zero set1 load store load_n store_n add sub mul div sqrt fma fnma min max rint select lt
-// gt eq bits from_bits cvt_i load_f16 scale2 sum hmax; vi_zero set1 load store load_u16 store_u16
-// store_i8 add sub mul and or xor andnot sll srl sra min max gt eq select cvt_f sum hmax; vm_first
-// and or not bits from_bits.
+// Per level: v_zero set1 load store load_n store_n add sub mul div sqrt fma fnma min max rint
+// select lt gt eq bits from_bits cvt_i load_f16 scale2 sum hmax; vi_zero set1 load store load_u16
+// store_u16 store_i8 add sub mul and or xor andnot sll srl sra min max gt eq select cvt_f sum hmax;
+// vm_first and or not bits from_bits.
 #pragma once
 #include "kernels/cpu/isa/isa.h"
 #include <stddef.h>
