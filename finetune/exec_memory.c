@@ -5,6 +5,7 @@
 enum {
     ALIGN = 64,
     STARVED_POLL_NS = 20000000, // how often to ask for memory again
+    TOUCH_BYTES = 256 << 10,    // between two looks at the clock
 };
 
 // ---- open
@@ -138,6 +139,29 @@ enum err exec_memory_find(struct exec_memory *m, const struct clock *clock, stru
     mark(m, row != NULL);
     m->found = true;
     return ERR_OK;
+}
+
+// Memory that nobody has used yet comes page by page, cleared by the system, and a row's first large
+// product would wait for all of its own. What is touched is one range, and starts anew where the row
+// lies elsewhere. Each call gets on by a piece at least.
+bool exec_memory_touch(struct exec_memory *m, kn_addr at, size_t bytes, const struct clock *clock,
+                       int64_t deadline_ns) {
+    kn_addr end = at + bytes;
+    if (!m->lend.borrow || !m->ops->touch)
+        return true;
+    if (end < m->touched || at > m->touched_end)
+        m->touched = m->touched_end = at;
+    while (m->touched > at || m->touched_end < end) {
+        bool up = m->touched <= at;
+        size_t left = up ? end - m->touched_end : m->touched - at;
+        size_t n = left < TOUCH_BYTES ? left : TOUCH_BYTES;
+        m->touched -= up ? 0 : n;
+        m->ops->touch(m->device, up ? m->touched_end : m->touched, n);
+        m->touched_end += up ? n : 0;
+        if (clock_mono_ns(clock) >= deadline_ns)
+            return false;
+    }
+    return true;
 }
 
 bool exec_memory_there(const struct exec_memory *m) {

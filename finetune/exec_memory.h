@@ -6,7 +6,7 @@
 //
 // The state is needed for every command, activations for a row. When memory has to come back, activations go
 // first and at once; then the state from its lower end, as fast as a file takes it. README.md, rules 42 to
-// 48. Without a lender both are allocated, and this is a constant.
+// 49. Without a lender both are allocated, and this is a constant.
 //
 // Threads: those of the executor. Its queue's thread calls everything that is not said to be another's.
 #pragma once
@@ -21,10 +21,12 @@ struct exec_memory {
     struct ft_pager *pager; // NULL: nothing is lent
     void (*moved)(void *arg);
     void *moved_arg;
-    size_t state;         // bytes of the range that stay from command to command
-    size_t want, least;   // for a row, beside it
-    kn_addr base;         // of the state
-    kn_addr own;          // activations, where nothing is lent
+    size_t state;       // bytes of the range that stay from command to command
+    size_t want, least; // for a row, beside it
+    kn_addr base;       // of the state
+    kn_addr own;        // activations, where nothing is lent
+    kn_addr touched;    // [touched, touched_end) has had its physical memory
+    kn_addr touched_end;
     _Atomic size_t have;  // bytes borrowed or allocated; written by the queue's thread
     _Atomic bool giving;  // more was asked back than is free so far
     bool found;           // the command in hand may go on
@@ -48,6 +50,10 @@ struct exec_room { // for activations
 // row with room for its activations; else (NULL) the state will do.
 enum err exec_memory_find(struct exec_memory *m, const struct clock *clock, struct exec_room *row,
                           struct err_info *info);
+// Between _find and the row's begin: what it will use of its room gets physical memory, piece by piece. False:
+// not all of it before the deadline. Undefines the room's content.
+bool exec_memory_touch(struct exec_memory *m, kn_addr at, size_t bytes, const struct clock *clock,
+                       int64_t deadline_ns);
 bool exec_memory_there(
     const struct exec_memory *m); // still, since _find; false: it is to be called again
 // `bytes` are wanted back. The row in hand has been dropped; `gradient`: a unit still needs its gradient.

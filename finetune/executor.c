@@ -195,6 +195,9 @@ static enum err run_unit(struct ft_exec *x, struct command *c, int64_t deadline,
         e = exec_memory_find(&x->memory, x->cfg.clock, &room, &c->info);
         if (e)
             return e;
+        size_t bytes = lora_unit_uses(x->unit, c->row, room.at, room.bytes);
+        if (!exec_memory_touch(&x->memory, room.at, bytes, x->cfg.clock, deadline))
+            return ERR_AGAIN;
         e = lora_unit_begin(x->unit, c->row, room.at, room.bytes, &c->info);
         c->begun = !e;
     }

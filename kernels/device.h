@@ -225,6 +225,9 @@ struct kn_ops {
     void (*free)(struct kn_device *d, kn_addr a, size_t bytes);
     // Gives physical memory of a range back; its content is then zero.
     void (*discard)(struct kn_device *d, kn_addr a, size_t bytes);
+    // Gets the physical memory of a range now instead of at its first use, in time that grows with `bytes`. What is
+    // zero stays zero; other content is undefined then. NULL: what is allocated is there.
+    void (*touch)(struct kn_device *d, kn_addr a, size_t bytes);
 
     enum err (*queue_create)(struct kn_device *d, struct kn_queue **out);
     void (*queue_destroy)(struct kn_queue *q);

@@ -112,6 +112,8 @@ static enum err alloc_device(struct mdl_forward *f) {
     enum err e = f->ops->alloc(f->device, f->workspace_bytes, &f->workspace);
     if (e)
         return e;
+    if (f->ops->touch) // else the first steps would wait for it
+        f->ops->touch(f->device, f->workspace, f->workspace_bytes);
     add_base(&f->buf, f->workspace);
     e = f->ops->alloc(f->device, EXTRA_BYTES, &f->extra);
     if (!e)

@@ -213,21 +213,41 @@ static enum err upload_row(struct lora_unit *u) {
     return e;
 }
 
+struct fit {
+    kn_addr first;
+    size_t used;
+    int32_t n_kept; // -1: there is not room enough
+};
+
 // As many layers as the range has room for.
+static struct fit fit_range(const struct lora_unit *u, const struct lora_row *r, kn_addr range,
+                            size_t bytes, struct lora__buffers *buf) {
+    struct fit f = {.first = (range + 63) & ~(kn_addr)63};
+    size_t room = bytes > f.first - range ? bytes - (f.first - range) : 0;
+    f.n_kept = u->limits.keep && r->backward ? u->w->config.n_layers : 0;
+    while (f.n_kept >= 0 && (f.used = lora__layout(u->w, u->params, &u->limits, r->n_tokens,
+                                                   f.n_kept, u->slice_rows, buf)) > room)
+        f.n_kept--;
+    return f;
+}
+
 static enum err use_range(struct lora_unit *u, kn_addr range, size_t bytes, struct err_info *info) {
-    kn_addr first = (range + 63) & ~(kn_addr)63;
-    size_t room = bytes > first - range ? bytes - (first - range) : 0;
-    int32_t layers = u->w->config.n_layers, tokens = u->row.n_tokens;
-    int32_t n = u->limits.keep && u->row.backward ? layers : 0;
-    while (n >= 0 &&
-           lora__layout(u->w, u->params, &u->limits, tokens, n, u->slice_rows, &u->buf) > room)
-        n--;
-    if (n < 0)
+    struct fit f = fit_range(u, &u->row, range, bytes, &u->buf);
+    if (f.n_kept < 0)
         return err_set(info, ERR_LIMIT, NULL, "a training row of %d tokens does not fit %zu MiB",
-                       tokens, bytes >> 20);
-    u->n_kept = n;
-    lora__place(u, first);
+                       u->row.n_tokens, bytes >> 20);
+    u->n_kept = f.n_kept;
+    lora__place(u, f.first);
     return ERR_OK;
+}
+
+size_t lora_unit_uses(const struct lora_unit *u, const struct lora_row *row, kn_addr range,
+                      size_t range_bytes) {
+    struct lora__buffers buf;
+    if (check_row(u, row, NULL))
+        return 0;
+    struct fit f = fit_range(u, row, range, range_bytes, &buf);
+    return f.n_kept < 0 ? 0 : f.first - range + f.used;
 }
 
 enum err lora_unit_begin(struct lora_unit *u, const struct lora_row *row, kn_addr range,

@@ -54,6 +54,9 @@ void lora_unit_destroy(struct lora_unit *u);
 // The row's arrays are copied. ERR_LIMIT where row or range do not fit.
 enum err lora_unit_begin(struct lora_unit *u, const struct lora_row *row, kn_addr range,
                          size_t range_bytes, struct err_info *info);
+// Bytes at the begin of the range that begin would take for the row; 0 where it gives an error.
+size_t lora_unit_uses(const struct lora_unit *u, const struct lora_row *row, kn_addr range,
+                      size_t range_bytes);
 // INT64_MAX: to the end without a look at the clock. An error drops the unit.
 enum err lora_unit_run(struct lora_unit *u, int64_t deadline_ns, bool *done, struct err_info *info);
 void lora_unit_drop(struct lora_unit *u);

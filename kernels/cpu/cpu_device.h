@@ -48,3 +48,4 @@ void cpu_info(const struct kn_device *d, struct kn_device_info *out);
 enum err cpu_alloc(struct kn_device *d, size_t bytes, kn_addr *out);
 void cpu_free(struct kn_device *d, kn_addr a, size_t bytes);
 void cpu_discard(struct kn_device *d, kn_addr a, size_t bytes);
+void cpu_touch(struct kn_device *d, kn_addr a, size_t bytes);

@@ -160,3 +160,11 @@ void cpu_discard(struct kn_device *d, kn_addr a, size_t bytes) {
     mem_map_discard((void *)first, last - first);
     memset((void *)last, 0, end - last);
 }
+
+// A byte of each page is written: reading would only bring the kernel's page of zeros.
+void cpu_touch(struct kn_device *d, kn_addr a, size_t bytes) {
+    (void)d;
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    for (kn_addr p = a; p < a + bytes; p = (p & ~(page - 1)) + page)
+        *(volatile char *)p = 0;
+}

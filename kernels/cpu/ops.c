@@ -211,6 +211,7 @@ const struct kn_ops kn_ops_cpu = {
     .alloc = cpu_alloc,
     .free = cpu_free,
     .discard = cpu_discard,
+    .touch = cpu_touch,
     .queue_create = cpu_queue_create,
     .queue_device = cpu_queue_device,
     .queue_destroy = cpu_queue_destroy,
