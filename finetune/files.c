@@ -142,6 +142,12 @@ static enum err commit(struct ft_upload *u, struct ft_file *f, const char *job,
 }
 
 enum err ft_upload_commit(struct ft_upload *u, struct ft_file *f, struct err_info *info) {
+    // An empty file has a row, too.
+    enum err e = u->own ? ERR_OK : ft_usage_check(u->home, 0, info);
+    if (e) {
+        ft_upload_abort(u);
+        return e;
+    }
     return commit(u, f, NULL, info);
 }
 

@@ -99,6 +99,8 @@ static void test_bound(void **state) {
         e = create(w, a, "", id, &info);
     while (!e && ++n < 2000);
     assert_int_equal(e, ERR_LIMIT);
+    assert_int_equal(upload(w, 0, id, &info), ERR_LIMIT); // so do those of an empty file
+    assert_string_equal(info.param, "file");
     leave_room(w, 0);
     // What jobs and adapters hold counts, too.
     char path[128];
