@@ -82,9 +82,16 @@ static const char jobs[] = "CREATE TABLE jobs ("
 // The number of the adapter version that the job publishes.
 static const char job_version[] = "ALTER TABLE jobs ADD COLUMN version INTEGER;";
 
+// 0 is the default tenant. The number beside it was that of keys given directly, which follows from
+// the name "default".
+static const char default_tenant[] =
+    "UPDATE files SET tenant = 0 WHERE tenant = 9036501028126500919;"
+    "UPDATE jobs SET tenant = 0 WHERE tenant = 9036501028126500919;";
+
 const struct db_migration ft_schema[] = {
     {"files", files},
     {"jobs", jobs},
     {"job_version", job_version},
+    {"default_tenant", default_tenant},
 };
 const size_t ft_schema_len = sizeof ft_schema / sizeof *ft_schema;

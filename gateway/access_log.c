@@ -87,7 +87,7 @@ void gw__access_log(struct gw_conn *c, int status, int64_t duration_ns) {
     jw_kstr(&w, "level", status >= 500 ? "error" : "info");
     jw_kstr(&w, "request_id", r->id);
     put_text(&w, "trace_id", c->trace_id);
-    if (r->who.tenant) {
+    if (r->who.domain) { // there is a key
         snprintf(tenant, sizeof tenant, "%016llx", (unsigned long long)r->who.tenant);
         jw_kstr(&w, "tenant_id", tenant);
         snprintf(tenant, sizeof tenant, "%08x", r->who.key_id);

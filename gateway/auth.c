@@ -49,15 +49,19 @@ static bool visible(const char *s, size_t max) {
     return true;
 }
 
-// A key without a tenant is one of its own, so that nothing (a cached prefix, say) is shared
-// between keys unless the operator says so.
-static enum err tenant_of(const char *name, const uint8_t *key_digest, uint64_t *out) {
+// A key that names no tenant has a domain of its own, so that nothing cached is shared between keys
+// unless the operator says so.
+static enum err domain_of(const char *tenant, const uint8_t *key_digest, uint64_t *out) {
     uint8_t digest[SHA256_BYTES];
     enum err e =
-        name ? sha256(name, strlen(name), digest) : sha256(key_digest, SHA256_BYTES, digest);
+        tenant ? sha256(tenant, strlen(tenant), digest) : sha256(key_digest, SHA256_BYTES, digest);
     memcpy(out, digest, sizeof *out);
-    *out |= 1; // 0 is the anonymous tenant
+    *out |= 1; // 0 is that of clients without a key
     return e;
+}
+
+static bool is_default(const char *tenant) {
+    return !tenant || !strcmp(tenant, GW_TENANT_DEFAULT);
 }
 
 enum err gw_keys_add(struct gw_keys *k, const char *key, const char *tenant, bool admin,
@@ -87,7 +91,8 @@ enum err gw_keys_add_role(struct gw_keys *k, const char *key, const char *tenant
     *item = (struct gw_key){.who = {.admin = role == GW_ROLE_ADMIN, .train = role != GW_ROLE_NONE}};
     enum err e = sha256(key, strlen(key), item->digest);
     if (!e)
-        e = tenant_of(tenant, item->digest, &item->who.tenant);
+        e = domain_of(tenant, item->digest, &item->who.domain);
+    item->who.tenant = is_default(tenant) ? 0 : item->who.domain;
     if (e)
         return err_set(info, e, NULL, "cannot hash an API key");
     memcpy(&item->who.key_id, item->digest, sizeof item->who.key_id);

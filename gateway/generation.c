@@ -359,13 +359,13 @@ static enum err submit(struct generation *g, struct gen_item *it, struct err_inf
         .stop_ids = p->stop_ids,
         .n_stop_ids = p->n_stop_ids,
         .n_prompt_logprobs = p->prompt_logprobs,
-        .tenant = g->r->who.tenant,
+        .tenant = g->r->who.domain,
         .priority = p->priority,
         .deadline_ns =
             g->app->request_timeout_ns ? g->r->received_ns + g->app->request_timeout_ns : INT64_MAX,
         .adapter = g->adapter,
         .adapter_slot = -1,
-        .cache_salt = p->cache_salt ? p->cache_salt : g->r->who.tenant,
+        .cache_salt = p->cache_salt ? p->cache_salt : g->r->who.domain,
         .wake = gen_wake,
         .wake_arg = g,
     };

@@ -39,7 +39,12 @@ struct gw_header {
 
 // Who is asking, from the API key.
 struct gw_identity {
-    uint64_t tenant; // 0: anonymous
+    // Whose files and jobs: 0 is the default tenant, of clients without a key and of keys that name
+    // no tenant or "default". A tenant's number follows from its name alone.
+    uint64_t tenant;
+    // Who shares cached prefixes and a turn in the queue: the tenant that the key names, else the
+    // key itself; 0: no key.
+    uint64_t domain;
     uint32_t key_id;
     bool admin;
     bool train; // may make fine-tuning jobs; administrators may
@@ -185,6 +190,7 @@ enum err gw_keys_add(struct gw_keys *k, const char *key, const char *tenant, boo
 enum gw_role { GW_ROLE_NONE, GW_ROLE_TRAIN, GW_ROLE_ADMIN };
 enum err gw_keys_add_role(struct gw_keys *k, const char *key, const char *tenant, enum gw_role role,
                           struct err_info *info);
+#define GW_TENANT_DEFAULT "default"
 // One key a line; "key", "key tenant", "key tenant train", "key tenant admin"; # comments.
 enum err gw_keys_load_file(struct gw_keys *k, const char *path, struct err_info *info);
 bool gw_keys_check(const struct gw_keys *k, const char *presented, size_t len,

@@ -59,7 +59,7 @@ static enum err open_keys(struct serve *s, struct err_info *info) {
         return err_set(info, rc, NULL, "out of memory");
     // A key given directly is the operator's own.
     for (size_t i = 0; !rc && i < o->api_keys.n; i++)
-        rc = gw_keys_add(s->keys, o->api_keys.items[i], "default", true, info);
+        rc = gw_keys_add(s->keys, o->api_keys.items[i], GW_TENANT_DEFAULT, true, info);
     if (!rc && o->api_key_file)
         rc = gw_keys_load_file(s->keys, o->api_key_file, info);
     // Whoever names a file wants keys to be asked for.

@@ -112,7 +112,8 @@ static const struct opt_def defs[] = {
     {OPT_LIST, "api-key", AT(api_keys), "KEY", NULL, 0, 0, NULL,
      "Key that requests must present. Better in the environment than on the command line.", true},
     {OPT_STRING, "api-key-file", AT(api_key_file), "PATH", NULL, 0, 0, NULL,
-     "File of keys: 'key', 'key tenant', 'key tenant train' or 'key tenant admin' per line.",
+     "File of keys: 'key', 'key tenant', 'key tenant train' or 'key tenant admin' a line "
+     "(docs/api.md).",
      false},
     {OPT_FLAG, "allow-anonymous", AT(allow_anonymous), NULL, "false", 0, 0, NULL,
      "Listen beyond loopback although no key is set.", false},

@@ -1,4 +1,5 @@
 """Fine-tuning jobs: the official SDK, malformed bodies, and what lasts when the process is killed."""
+import hashlib
 import http.client
 import json
 import os
@@ -266,6 +267,57 @@ class Durable(Folder):
 
 
 class Keys(Folder):
+    def keys(self, text):
+        path = os.path.join(self.folder, "keys")
+        with open(path, "w", encoding="ascii") as out:
+            out.write(text)
+        return path
+
+    def see(self, client):
+        return [f.id for f in client.files.list()], [j.id for j in client.fine_tuning.jobs.list()]
+
+    def test_default_tenant(self):
+        """What is made without keys is still there with them, whatever key it is, and nobody else's."""
+        with self.start() as server:
+            client = self.connect(server)
+            f = client.files.create(file=("a.jsonl", GOOD), purpose="fine-tune").id
+            job = client.fine_tuning.jobs.create(model="tiny", training_file=f).id
+            self.wait(client, job, "queued")
+        for key in ("sk-first", "sk-second"):
+            with self.start(env={"GRAFT_API_KEY": key}) as server:
+                client = self.connect(server, key)
+                self.assertEqual(self.see(client), ([f], [job]))
+                self.assertEqual(client.fine_tuning.jobs.pause(job).status, "paused")
+                self.assertEqual(client.fine_tuning.jobs.resume(job).status, "queued")
+        keys = self.keys("sk-first default train\nsk-other two train\n")
+        with self.start("--api-key-file", keys) as server:
+            client, other = self.connect(server, "sk-first"), self.connect(server, "sk-other")
+            self.assertEqual(self.see(client), ([f], [job]))
+            self.assertEqual(self.see(other), ([], []))
+            with self.assertRaises(openai.NotFoundError):
+                other.fine_tuning.jobs.cancel(job)
+            with self.assertRaises(openai.NotFoundError):
+                other.files.delete(f)
+            self.assertEqual(client.fine_tuning.jobs.cancel(job).status, "cancelled")
+        with self.start() as server:  # and back
+            self.assertEqual(self.see(self.connect(server)), ([f], [job]))
+
+    def test_older_folder(self):
+        """Before the default tenant had one number, what a directly given key had made bore that of its name."""
+        with self.start() as server:
+            client = self.connect(server)
+            f = client.files.create(file=("a.jsonl", GOOD), purpose="fine-tune").id
+            job = client.fine_tuning.jobs.create(model="tiny", training_file=f).id
+        number = int.from_bytes(hashlib.sha256(b"default").digest()[:8], "little", signed=True) | 1
+        db = sqlite3.connect(os.path.join(self.folder, "graft.db"))
+        for table in ("files", "jobs"):
+            db.execute(f"UPDATE {table} SET tenant = ?", (number,))
+        db.execute("DELETE FROM migrations WHERE name = 'default_tenant'")
+        db.commit()
+        db.close()
+        with self.start(env={"GRAFT_API_KEY": "sk-x"}) as server:
+            self.assertEqual(self.see(self.connect(server, "sk-x")), ([f], [job]))
+
     def test_roles(self):
         keys = os.path.join(self.folder, "keys")
         with open(keys, "w", encoding="ascii") as out:

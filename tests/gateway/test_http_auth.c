@@ -32,8 +32,17 @@ static void test_table(void **state) {
     assert_int_equal(a.tenant, b.tenant);
     assert_true(a.key_id != b.key_id);
     assert_true(!a.admin && b.admin);
-    // A key without a tenant shares nothing with another.
-    assert_true(c.tenant && d.tenant && c.tenant != d.tenant && c.tenant != a.tenant);
+    // Keys without a tenant are the default tenant's, and share nothing cached with one another.
+    assert_true(a.tenant && a.domain == a.tenant && b.domain == a.domain);
+    assert_int_equal(c.tenant, 0);
+    assert_int_equal(d.tenant, 0);
+    assert_true(c.domain && d.domain && c.domain != d.domain && c.domain != a.domain);
+    assert_int_equal(gw_keys_add(k, "sk-five", "default", false, NULL), ERR_OK);
+    assert_int_equal(gw_keys_add(k, "sk-six", "default", true, NULL), ERR_OK);
+    assert_int_equal(gw_keys_add(k, "sk-seven", "Default", true, NULL), ERR_OK);
+    assert_true(check(k, "sk-five", &c) && check(k, "sk-six", &d));
+    assert_true(!c.tenant && !d.tenant && c.domain && c.domain == d.domain);
+    assert_true(check(k, "sk-seven", &d) && d.tenant);
     static const char *const wrong[] = {"",       "sk-on",   "sk-one ", "sk-onee",
                                         "SK-ONE", "sk-thre", "x"};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
@@ -142,6 +151,7 @@ static void test_requests(void **state) {
     (void)state;
     struct fx f;
     struct gw_keys *k = two_keys();
+    assert_int_equal(gw_keys_add(k, "sk-lone", NULL, false, NULL), ERR_OK);
     fx_start(&f, &(struct gw_config){.keys = k});
     static const char *const bad[] = {
         "",
@@ -165,6 +175,7 @@ static void test_requests(void **state) {
     expect(f.port, "/echo", "authorization: bearer   sk-user  \r\n", 200);
     expect(f.port, "/admin", "Authorization: Bearer sk-user\r\n", 403);
     expect(f.port, "/admin", "Authorization: Bearer sk-admin\r\n", 200);
+    expect(f.port, "/echo", "Authorization: Bearer sk-lone\r\n", 200);
     expect(f.port, "/echo", "Authorization: Bearer sk-user\r\nAuthorization: Bearer x\r\n", 400);
     struct cl_response r;
     cl_once(f.port, "GET /admin HTTP/1.1\r\nHost: a\r\n\r\n", &r);
@@ -176,6 +187,9 @@ static void test_requests(void **state) {
     cl_free(&r);
     char *log = fx_log(&f, 3);
     assert_null(strstr(log, "sk-"));
+    // A key of the default tenant is told like any other.
+    const char *lone = strstr(log, "\"tenant_id\":\"0000000000000000\",\"key_id\":\"");
+    assert_non_null(lone);
     free(log);
     fx_stop(&f);
     gw_keys_destroy(k);
