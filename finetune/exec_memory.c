@@ -141,9 +141,9 @@ enum err exec_memory_find(struct exec_memory *m, const struct clock *clock, stru
     return ERR_OK;
 }
 
-// Memory that nobody has used yet comes page by page, cleared by the system, and a row's first large
-// product would wait for all of its own. What is touched is one range, and starts anew where the row
-// lies elsewhere. Each call gets on by a piece at least.
+// Memory that nobody has used yet comes page by page, cleared by the system, and a row's first
+// large product would wait for all of its own. What is touched is one range, and starts anew where
+// the row lies elsewhere. Each call gets on by a piece at least.
 bool exec_memory_touch(struct exec_memory *m, kn_addr at, size_t bytes, const struct clock *clock,
                        int64_t deadline_ns) {
     kn_addr end = at + bytes;

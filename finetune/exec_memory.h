@@ -4,11 +4,12 @@
 //   [ activations of the row in hand | state: lora/params.h, through a pager ]
 //   at                                base                                   end
 //
-// The state is needed for every command, activations for a row. When memory has to come back, activations go
-// first and at once; then the state from its lower end, as fast as a file takes it. README.md, rules 42 to
-// 49. Without a lender both are allocated, and this is a constant.
+// The state is needed for every command, activations for a row. When memory has to come back,
+// activations go first and at once; then the state from its lower end, as fast as a file takes it.
+// README.md, rules 42 to 49. Without a lender both are allocated, and this is a constant.
 //
-// Threads: those of the executor. Its queue's thread calls everything that is not said to be another's.
+// Threads: those of the executor. Its queue's thread calls everything that is not said to be
+// another's.
 #pragma once
 #include "finetune/executor.h"
 #include <stdatomic.h>
@@ -35,8 +36,8 @@ struct exec_memory {
     _Atomic bool moving;  // the state is on its way
 };
 
-// The trainer's thread: parameters with their first values, the pager, the sizes. What was made is destroyed by
-// _close, also after an error.
+// The trainer's thread: parameters with their first values, the pager, the sizes. What was made is
+// destroyed by _close, also after an error.
 enum err exec_memory_open(struct exec_memory *m, const struct ft_exec_config *cfg,
                           struct kn_queue *q, struct err_info *info);
 void exec_memory_close(struct exec_memory *m);
@@ -46,17 +47,18 @@ struct exec_room { // for activations
     kn_addr at;
     size_t bytes;
 };
-// Before a command changes anything, and before it goes on when the state was away. ERR_AGAIN: not yet. For a
-// row with room for its activations; else (NULL) the state will do.
+// Before a command changes anything, and before it goes on when the state was away. ERR_AGAIN: not
+// yet. For a row with room for its activations; else (NULL) the state will do.
 enum err exec_memory_find(struct exec_memory *m, const struct clock *clock, struct exec_room *row,
                           struct err_info *info);
-// Between _find and the row's begin: what it will use of its room gets physical memory, piece by piece. False:
-// not all of it before the deadline. Undefines the room's content.
+// Between _find and the row's begin: what it will use of its room gets physical memory, piece by
+// piece. False: not all of it before the deadline. Undefines the room's content.
 bool exec_memory_touch(struct exec_memory *m, kn_addr at, size_t bytes, const struct clock *clock,
                        int64_t deadline_ns);
 bool exec_memory_there(
     const struct exec_memory *m); // still, since _find; false: it is to be called again
-// `bytes` are wanted back. The row in hand has been dropped; `gradient`: a unit still needs its gradient.
+// `bytes` are wanted back. The row in hand has been dropped; `gradient`: a unit still needs its
+// gradient.
 void exec_memory_give_back(struct exec_memory *m, size_t bytes, bool gradient);
 bool exec_memory_settle(struct exec_memory *m);    // gives what has become free since; true: it did
 bool exec_memory_failed(struct exec_memory *m);    // any thread: the state is lost

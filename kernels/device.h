@@ -4,10 +4,10 @@
 // returns.
 //
 // Rules
-// 1. One queue is driven by one host thread. Two devices share nothing but weights, so two engines fit
-//    in one process: a weight is read by the queues of every device of its backend that has the same
-//    kernel set, and lives until the device that made it is closed. All other memory is used on the
-//    device that gave it.
+// 1. One queue is driven by one host thread. Two devices share nothing but weights, so two engines
+//    fit in one process: a weight is read by the queues of every device of its backend that has the
+//    same kernel set, and lives until the device that made it is closed. All other memory is used
+//    on the device that gave it.
 // 2. Device addresses (kn_addr) are opaque: callers add byte offsets, and never read through them.
 // 3. Parameter structs are copied when an operation is recorded; what they point to by kn_addr must
 //    stay alive until the queue has passed the operation.
@@ -16,7 +16,8 @@
 //    wrong are such an error in the place of their operation.
 // 5. A NULL operation is not supported; kn_require refuses it by name at start.
 // 6. Results are bit-identical whatever the number of rows, the split of rows over calls, and the
-//    number of threads: one output element is always the same chain of operations in the same order.
+//    number of threads: one output element is always the same chain of operations in the same
+//    order.
 #pragma once
 #include "base/err.h"
 #include "kernels/batch.h"
@@ -72,8 +73,8 @@ enum kn_stack {
 
 struct kn_weight_spec {
     // Same k. Types may differ as long as all multiply x in the same form: a stack of plain and of
-    // quantised parts is ERR_UNSUPPORTED, and so are gate and up of different types. The caller then
-    // makes a weight of each part and lets their outputs lie side by side.
+    // quantised parts is ERR_UNSUPPORTED, and so are gate and up of different types. The caller
+    // then makes a weight of each part and lets their outputs lie side by side.
     const struct kn_weight_src *parts;
     int n_parts;
     enum kn_stack stack;
@@ -90,13 +91,13 @@ enum kn_epilogue {
     KN_GEMM_SWIGLU, // y[n/2] = silu(x gateᵀ) * (x upᵀ); weight made with KN_STACK_GATE_UP
 };
 
-// y[rows, n] = epilogue(x[rows, k] * W[n, k]ᵀ + bias), x in the form that weight_form(w) says. ld in
-// elements. n_begin, n_end: columns of y to make, multiples of 32 or y's width; 0, 0 = all. With
-// STORE or ADD a GATE_UP weight makes y = [gate | up]; bias is in that order, too, and a range counts
-// columns of gate: it makes these and the same of up, whose weights lie beside them.
+// y[rows, n] = epilogue(x[rows, k] * W[n, k]ᵀ + bias), x in the form that weight_form(w) says. ld
+// in elements. n_begin, n_end: columns of y to make, multiples of 32 or y's width; 0, 0 = all. With
+// STORE or ADD a GATE_UP weight makes y = [gate | up]; bias is in that order, too, and a range
+// counts columns of gate: it makes these and the same of up, whose weights lie beside them.
 //
-// A range reads its part of W, and x once more: on the CPU each thread that comes packs its rows of x
-// anew (plain types; 2% to 7% of a product of 512 rows cut into pieces of 250 us).
+// A range reads its part of W, and x once more: on the CPU each thread that comes packs its rows of
+// x anew (plain types; 2% to 7% of a product of 512 rows cut into pieces of 250 us).
 struct kn_gemm {
     const struct kn_weight *w;
     kn_addr x;
@@ -225,8 +226,8 @@ struct kn_ops {
     void (*free)(struct kn_device *d, kn_addr a, size_t bytes);
     // Gives physical memory of a range back; its content is then zero.
     void (*discard)(struct kn_device *d, kn_addr a, size_t bytes);
-    // Gets the physical memory of a range now instead of at its first use, in time that grows with `bytes`. What is
-    // zero stays zero; other content is undefined then. NULL: what is allocated is there.
+    // Gets a range's physical memory now instead of at its first use, in time that grows with
+    // `bytes`. Zeros stay; other content is undefined then. NULL: what is allocated is there.
     void (*touch)(struct kn_device *d, kn_addr a, size_t bytes);
 
     enum err (*queue_create)(struct kn_device *d, struct kn_queue **out);
@@ -268,13 +269,13 @@ struct kn_ops {
                       void *dst); // host memory to what `upload` brings to the device
     void (*lora_unpack)(enum kn_lora_side side, int32_t rows, int32_t cols, const void *src,
                         float *dst); // what `download` brought
-    // Packed f32 of so many bytes to and from half of them in KN_BF16 or KN_F16. dst of lora_narrow may
-    // be src. NULL: the backend has f32 only.
+    // Packed f32 of so many bytes to and from half of them in KN_BF16 or KN_F16. dst of lora_narrow
+    // may be src. NULL: the backend has f32 only.
     void (*lora_narrow)(enum kn_dtype t, const void *src, size_t bytes, void *dst);
     void (*lora_widen)(enum kn_dtype t, const void *src, size_t bytes, void *dst);
     enum err (*lora)(struct kn_queue *q, const struct kn_lora *p);
-    // gemm, then lora, with the bits of the two: a backend may let them overlap. lora->y is gemm->y or a
-    // part of it, lora->x is nothing that the product writes. NULL: the caller records both.
+    // gemm, then lora, with the bits of the two: a backend may let them overlap. lora->y is gemm->y
+    // or a part of it, lora->x is nothing that the product writes. NULL: the caller records both.
     enum err (*gemm_lora)(struct kn_queue *q, const struct kn_gemm *gemm,
                           const struct kn_lora *lora);
     enum err (*lora_shrink_back)(struct kn_queue *q, const struct kn_lora_shrink_back *p);

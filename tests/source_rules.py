@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Rules of the sources that a compiler does not keep: who may include whom, calls that are not used, sizes of files
-and functions, variables that two engines of one process would share, and names that the documents give to files.
+"""Rules of the sources that a compiler does not keep: who may include whom, calls that are not used, sizes of files,
+functions and lines (clang-format wraps no comment), variables that two engines of one process would share, and names
+that the documents give to files.
 
     python3 tests/source_rules.py [BUILD]     BUILD: a build folder without sanitizers, for the variables
 """
@@ -44,7 +45,7 @@ CALLS = {
     "sprintf|vsprintf|gets|strtok|system|popen|mktemp|tmpnam|rand|srand|random|localtime|gmtime|ctime|asctime": (),
     "fsync|fdatasync|rename|renameat|unlinkat|rmdir": ("base/", "model/digest.c"),  # a cache of digests
 }
-FILE_LINES, HEADER_LINES, FUNCTION_LINES = 620, 310, 72
+FILE_LINES, HEADER_LINES, FUNCTION_LINES, COLUMNS = 620, 310, 72, 100
 DATA_TABLES = {"model/template/unicode_data.c"}  # nothing but a table
 # Hooks with which tests make allocations and the disk fail.
 SHARED_STATE = {"mem.c.o": {"attempts", "fail_all", "fail_at", "failures", "live"}, "diskio.c.o": {"hook"}}
@@ -60,9 +61,10 @@ def layer(path):
     return next((x for x in INNER if path.startswith(x + "/")), path.split("/")[0])
 
 
-def sources():
-    for folder in FOLDERS:
-        for at, _, names in os.walk(os.path.join(ROOT, folder)):
+def sources(folders=FOLDERS):
+    for folder in folders:
+        for at, below, names in os.walk(os.path.join(ROOT, folder)):
+            below[:] = [x for x in below if x not in ("golden", "corpus")]
             for name in sorted(names):
                 if name.endswith((".c", ".h")):
                     yield os.path.relpath(os.path.join(at, name), ROOT)
@@ -137,6 +139,15 @@ def check_sources():
         check_sizes(path, lines)
 
 
+def check_columns():
+    for path in sources([*FOLDERS, "tests"]):
+        with open(os.path.join(ROOT, path), encoding="utf-8") as f:
+            for n, line in enumerate(f, 1):
+                n_columns = len(line.rstrip("\n"))
+                if n_columns > COLUMNS:
+                    found(path, n, f"{n_columns} columns, {COLUMNS} are the most")
+
+
 def check_shared_state(build):
     """Symbols in .data and .bss; .data.rel.ro is constant."""
     for folder in FOLDERS:
@@ -184,6 +195,7 @@ def check_documents():
 
 
 check_sources()
+check_columns()
 check_documents()
 if len(sys.argv) > 1:
     check_shared_state(sys.argv[1])

@@ -2,8 +2,8 @@
 // One gradient unit: a packed row goes forward through the serving walk (mdl_forward with tape and
 // adapter), then backward for the adapter alone, and its gradient is added to the int64 sums. A
 // resumable cursor like mdl_forward: run(deadline) looks at the clock after at most a few hundred
-// microseconds of work, by its estimates. A look costs some microseconds, and cutting makes a unit of 512
-// tokens about a twentieth longer. Driven by the thread that drives the queue.
+// microseconds of work, by its estimates. A look costs some microseconds, and cutting makes a unit
+// of 512 tokens about a twentieth longer. Driven by the thread that drives the queue.
 //
 //   begin(row) -> run ... run -> DONE -> result
 //        drop() at any time: the unit is lost, sums are as before begin
@@ -60,7 +60,8 @@ size_t lora_unit_uses(const struct lora_unit *u, const struct lora_row *row, kn_
 // INT64_MAX: to the end without a look at the clock. An error drops the unit.
 enum err lora_unit_run(struct lora_unit *u, int64_t deadline_ns, bool *done, struct err_info *info);
 void lora_unit_drop(struct lora_unit *u);
-// As drop, but at once: of the sums it leaves anything. For those who clear them, or need them no more.
+// As drop, but at once: of the sums it leaves anything. For those who clear them, or need them no
+// more.
 void lora_unit_abandon(struct lora_unit *u);
 bool lora_unit_holds(const struct lora_unit *u); // whether the range is in use
 // After DONE.

@@ -24,8 +24,8 @@ struct kn_device {
 // queue had failed before: then nothing is recorded.
 enum err cpu_record_op(struct kn_queue *q, const char *name, cpu_run_fn fn, const void *params,
                        size_t bytes, void **slot);
-// Says that the command whose parameters are at `slot` reads these bytes once, each thread a share in
-// order of their numbers: threads that wait fetch the begin of theirs.
+// Says that the command whose parameters are at `slot` reads these bytes once, each thread a share
+// in order of their numbers: threads that wait fetch the begin of theirs.
 void cpu_record_stream(void *slot, const void *data, size_t bytes);
 // Bytes that live as long as the commands recorded now; NULL makes the queue fail with ERR_NOMEM.
 void *cpu_queue_stage(struct kn_queue *q, size_t bytes);

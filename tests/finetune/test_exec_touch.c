@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory that is lent is touched piece by piece before a row uses it: in slices that keep their deadline, all
-// that the row writes, once.
+// Memory that is lent is touched piece by piece before a row uses it: in slices that keep their
+// deadline, all that the row writes, once.
 #include "base/thread.h"
 #include "finetune/exec_memory.h"
 #include "tests/finetune/exec_support.h"
