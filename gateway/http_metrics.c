@@ -36,7 +36,7 @@ static bool possible(const struct gw_route *t, unsigned method, int status) {
     case 401:
         return t && t->auth != GW_AUTH_NONE;
     case 403:
-        return !t || t->auth == GW_AUTH_ADMIN;
+        return !t || t->auth == GW_AUTH_TRAIN || t->auth == GW_AUTH_ADMIN;
     case 408:
     case 413:
         return !t || method == GW_POST;

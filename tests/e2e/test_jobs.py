@@ -325,9 +325,23 @@ class Keys(Folder):
         with self.start("--api-key-file", keys) as server:
             trainer, other = self.connect(server, "sk-trainer"), self.connect(server, "sk-other")
             plain = self.connect(server, "sk-plain")
-            f = plain.files.create(file=("a.jsonl", GOOD), purpose="fine-tune")  # of the same tenant
-            with self.assertRaises(openai.PermissionDeniedError):
-                plain.fine_tuning.jobs.create(model="tiny", training_file=f.id)
+            f = trainer.files.create(file=("a.jsonl", GOOD), purpose="fine-tune")
+            for ask in (  # of the same tenant, but for inference alone
+                lambda: plain.files.create(file=("a.jsonl", GOOD), purpose="fine-tune"),
+                lambda: list(plain.files.list()),
+                lambda: plain.files.retrieve(f.id),
+                lambda: plain.files.content(f.id),
+                lambda: plain.files.delete(f.id),
+                lambda: plain.fine_tuning.jobs.create(model="tiny", training_file=f.id),
+                lambda: list(plain.fine_tuning.jobs.list()),
+            ):
+                with self.assertRaises(openai.PermissionDeniedError):
+                    ask()
+            _, told = server.json("GET", "/v1/files", headers={"Authorization": "Bearer sk-plain"})
+            self.assertEqual(told["error"]["message"], "this route needs an API key with the role train")
+            self.assertEqual([x.id for x in trainer.files.list()], [f.id])
+            status, _, data = server.request("GET", "/metrics", headers={"Authorization": "Bearer sk-plain"})
+            self.assertIn(b'graft_http_requests_total{route="/v1/files",method="POST",status="403"} 1\n', data)
             with self.assertRaises(openai.BadRequestError):
                 other.fine_tuning.jobs.create(model="tiny", training_file=f.id)
             job = trainer.fine_tuning.jobs.create(model="tiny", training_file=f.id)
