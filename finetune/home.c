@@ -3,6 +3,7 @@
 #include "base/hash.h"
 #include "finetune/cleanup.h"
 #include "finetune/files.h"
+#include "finetune/job_watch.h"
 #include "finetune/schema.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -80,7 +81,8 @@ static enum err begin(struct ft_home *h, const struct ft_home_config *cfg, struc
     if (strlen(cfg->path) >= sizeof h->path)
         return err_set(info, ERR_INVALID, "data-dir", "the data folder's name is too long");
     strcpy(h->path, cfg->path);
-    return ERR_OK;
+    return ft__watch_init(h, cfg->metrics) ? err_set(info, ERR_NOMEM, NULL, "out of memory")
+                                           : ERR_OK;
 }
 
 enum err ft_home_open(struct ft_home *h, const struct ft_home_config *cfg, struct err_info *info) {

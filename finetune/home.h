@@ -13,10 +13,18 @@
 #include "base/db.h"
 #include "base/durable.h"
 #include "base/log.h"
+#include "base/metrics.h"
 #include "base/reserve.h"
 #include <stdatomic.h>
 
-enum { FT_ID_MAX = 40 }; // with the NUL
+enum {
+    FT_ID_MAX = 40,     // with the NUL
+    FT_WATCH_STATES = 9 // enum ft_job_state
+};
+
+struct ft_watch { // job_watch.h; NULL: nobody looks
+    struct metric *jobs[FT_WATCH_STATES], *finished[FT_WATCH_STATES], *waiting;
+};
 
 struct ft_home {
     struct data_dir dir;
@@ -32,12 +40,14 @@ struct ft_home {
     int64_t keep_jobs_s;     // after its end; 0: for ever
     _Atomic int64_t used;    // bytes of content
     _Atomic uint64_t events; // ft_events_count
+    struct ft_watch watch;
 };
 
 struct ft_home_config {
     const char *path;
     const struct clock *clock;
-    const struct log *log; // NULL: silent
+    const struct log *log;   // NULL: silent
+    struct metrics *metrics; // NULL: none. Not shared yet, where the home is opened
     uint64_t max_file_bytes;
     uint64_t max_bytes;
     int64_t max_waiting; // jobs that validate, are queued or paused; 0: no bound

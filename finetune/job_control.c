@@ -7,6 +7,7 @@
 #include "finetune/cleanup.h"
 #include "finetune/files.h"
 #include "finetune/job_log.h"
+#include "finetune/job_watch.h"
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -441,8 +442,12 @@ static void *control_main(void *arg) {
         if (!more && !atomic_load(&c->changed))
             (void)mailbox_wait(c->wakes, second);
     }
-    if (c->running[0])
+    if (c->running[0]) {
+        bool trains = state_of(c, c->running, FT_JOB_RUNNING) == FT_JOB_RUNNING;
+        log_write(c->home->log, LOG_INFO, "stopping: %s %s",
+                  trains ? "writing the checkpoint of" : "waiting for", c->running);
         stop(c, FT_STOP_SHUTDOWN);
+    }
     while (c->running[0] && !has_ended(c))
         (void)mailbox_wait(c->wakes, second);
     (void)take_end(c); // what cannot be recorded now is found at the next start
@@ -458,6 +463,8 @@ enum err ft_control_start(struct ft_home *home, const struct ft_job_runner *runn
         e = ft_jobs_wait_over(home, runner->no_trainer, info);
     if (!e)
         e = ft_jobs_wait_over(home, FT_JOB_WAITS_DISK, info); // it is told again where it is so
+    if (!e)
+        e = ft__watch_count(home, info);
     if (e)
         return e;
     if (n)

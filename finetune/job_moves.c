@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the control thread and the runner do to jobs.
+#include "finetune/job_watch.h"
 #include "finetune/jobs_internal.h"
 #include <stdio.h>
 #include <string.h>
@@ -48,8 +49,10 @@ static enum err move(struct ft_home *h, const char *id, const struct ft_job_move
     e = db_end(h->db, e, info);
     if (e)
         *moved = false;
-    if (*moved)
+    if (*moved) {
         ft__events_bump(h);
+        ft__watch_moved(h, id, state, m);
+    }
     return e;
 }
 

@@ -7,6 +7,7 @@
 #include "base/mem.h"
 #include "finetune/cleanup.h"
 #include "finetune/files.h"
+#include "finetune/job_watch.h"
 #include "finetune/jobs_internal.h"
 #include <stdio.h>
 #include <string.h>
@@ -280,10 +281,12 @@ enum err ft_job_create(struct ft_home *h, uint64_t tenant, const struct ft_job_s
         if (!e)
             e = ft__job_find(h, (struct ft_job_owner){tenant, false}, id, NULL, out, info);
         e = db_end(h->db, e, info);
-        if (e)
+        if (e) {
             ft_job_fini(out);
-        else
+        } else {
             ft__events_bump(h);
+            ft__watch_created(h, id);
+        }
     }
     buf_fini(&hyper);
     return e;
@@ -402,13 +405,21 @@ static enum ft_job_state target(enum ft_job_action a, const struct ft_job *j) {
     return j->queued_at ? FT_JOB_QUEUED : FT_JOB_VALIDATING; // its files were valid before
 }
 
+struct change { // what was done, once it is kept
+    enum ft_job_state from;
+    struct ft_job_move move;
+};
+
 static enum err act(struct ft_home *h, struct ft_job_owner owner, const char *id,
-                    enum ft_job_action action, struct ft_job *out, struct err_info *info) {
+                    enum ft_job_action action, struct change *done, struct ft_job *out,
+                    struct err_info *info) {
     const struct action *a = &actions[action];
     enum err e = ft__job_find(h, owner, id, "fine_tuning_job_id", out, info);
     if (e)
         return e;
-    struct ft_job_move m = {.to = target(action, out), .level = "info", .message = a->message};
+    const struct ft_job_move m = {
+        .to = target(action, out), .level = "info", .message = a->message};
+    *done = (struct change){out->state, m};
     if (out->version && action != FT_JOB_RESUME && !ft_job_state_final(out->state))
         e = err_set(info, ERR_INVALID, NULL, "%s is being published and cannot be %s any more",
                     out->id, a->verb);
@@ -422,11 +433,12 @@ static enum err act(struct ft_home *h, struct ft_job_owner owner, const char *id
 }
 
 static enum err act_once(struct ft_home *h, struct ft_job_owner owner, const char *id,
-                         enum ft_job_action action, struct ft_job *out, struct err_info *info) {
+                         enum ft_job_action action, struct change *done, struct ft_job *out,
+                         struct err_info *info) {
     enum err e = db_begin(h->db, info);
     if (e)
         return e;
-    e = act(h, owner, id, action, out, info);
+    e = act(h, owner, id, action, done, out, info);
     enum err end = db_end(h->db, e, info);
     if (!e && end)
         ft_job_fini(out);
@@ -437,10 +449,13 @@ enum err ft_job_act(struct ft_home *h, struct ft_job_owner owner, const char *id
                     enum ft_job_action action, struct ft_job *out, struct err_info *info) {
     enum err e;
     int tries = 0;
+    struct change done;
     do
-        e = act_once(h, owner, id, action, out, info);
+        e = act_once(h, owner, id, action, &done, out, info);
     while (ft__again(e, &tries));
-    if (!e)
+    if (!e) {
         ft__events_bump(h);
+        ft__watch_moved(h, out->id, done.from, &done.move);
+    }
     return e;
 }

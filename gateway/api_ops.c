@@ -50,6 +50,7 @@ void api_ready(struct gw_request *r, void *arg) {
 
 struct names { // of adapters with requests
     struct buf running, waiting, each;
+    int64_t states[ADP_STATES]; // versions
 };
 
 static void list_name(struct buf *b, const char *name) {
@@ -60,6 +61,7 @@ static void list_name(struct buf *b, const char *name) {
 
 static void each_adapter(void *arg, const struct adp_info *i) {
     struct names *n = arg;
+    n->states[i->state]++;
     if (!i->pins)
         return;
     list_name(i->running ? &n->running : &n->waiting, i->name);
@@ -70,7 +72,7 @@ static void each_adapter(void *arg, const struct adp_info *i) {
 
 // Series whose labels come and go.
 static void expose_adapters(const struct app *app, struct buf *out) {
-    struct names n;
+    struct names n = {0};
     buf_init(&n.running, 0);
     buf_init(&n.waiting, 0);
     buf_init(&n.each, 0);
@@ -82,6 +84,11 @@ static void expose_adapters(const struct app *app, struct buf *out) {
                       "# TYPE graft_adapter_requests gauge\n");
         if (n.each.len)
             buf_append(out, n.each.data, n.each.len);
+        buf_puts(out, "# HELP graft_adapter_versions Versions of adapters by status.\n"
+                      "# TYPE graft_adapter_versions gauge\n");
+        for (int s = 0; s < ADP_STATES; s++)
+            buf_printf(out, "graft_adapter_versions{status=\"%s\"} %lld\n",
+                       adp_state_name((enum adp_state)s), (long long)n.states[s]);
         if (app->vllm_metrics)
             buf_printf(out,
                        "# HELP vllm:lora_requests_info Running and waiting adapters.\n"

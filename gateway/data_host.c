@@ -192,6 +192,7 @@ enum err data_host_open(struct data_host *h, const struct serve_options *o, stru
         .path = o->data_dir,
         .clock = &clock_system,
         .log = log,
+        .metrics = app->metrics,
         .max_file_bytes = (uint64_t)o->max_file,
         .max_bytes = (uint64_t)o->max_data,
         .max_waiting = o->max_waiting_jobs,

@@ -19,6 +19,10 @@ void job__tell(const struct job_runner *r, const char *level, const char *type, 
                   info.message);
 }
 
+void job__log(const struct job_runner *r, enum log_level level, const char *text) {
+    log_write(job__home(r)->log, level, "%s: %s", r->run->id, text);
+}
+
 void job__enter(const struct job_runner *r, enum ft_job_state to, const char *message) {
     struct err_info info = {0};
     bool moved;
@@ -79,6 +83,9 @@ enum err job__on_step(void *arg, const struct ft_progress *p, struct err_info *i
         .type = "metrics",
         .message = message,
         .data = data.data};
+    metric_add(r->steps, 1);
+    metric_add(r->tokens, (double)(s->trained_tokens - run->counted_tokens));
+    run->counted_tokens = s->trained_tokens;
     enum err e = buf_err(&data) ? err_set(info, buf_err(&data), NULL, "out of memory")
                                 : ft_job_record(job__home(r), run->id, &now, info);
     if (!e && s->step > run->told_step)
@@ -88,6 +95,9 @@ enum err job__on_step(void *arg, const struct ft_progress *p, struct err_info *i
 }
 
 void job__on_taken(void *arg, bool taken) {
+    job__log(arg, LOG_INFO,
+             taken ? "preempted: serving needs the memory of its state"
+                   : "its state is back in memory");
     job__tell(arg, "info", "message",
               taken
                   ? "Preempted: serving needs the memory of the job's state; the job goes on when "
@@ -123,9 +133,10 @@ enum err job__on_saved(void *arg, const struct ft_state *s, struct err_info *inf
 }
 
 enum err job__tell_resolved(struct job_runner *r, struct err_info *info) {
-    const struct job_run *run = r->run;
+    struct job_run *run = r->run;
     const struct ft_job_spec *s = &run->spec;
     struct buf b;
+    run->counted_tokens = run->train.state.trained_tokens;
     buf_init(&b, 0);
     struct json_w w = json_w_begin(&b);
     jw_obj(&w);

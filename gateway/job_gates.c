@@ -134,6 +134,7 @@ void job__tell_gates(const struct job_runner *r) {
     if (b.len && !buf_err(&b)) {
         snprintf(message, sizeof message, "Release gates passed: %s", b.data + 2);
         job__tell(r, "info", "message", message, NULL);
+        job__log(r, LOG_INFO, "release gates passed");
     }
     buf_fini(&b);
 }

@@ -213,11 +213,14 @@ enum err job__finish(struct job_runner *r, struct err_info *info) {
     char name[400], message[960];
     job__served_name(run, name, sizeof name);
     if (run->unreleased[0])
-        snprintf(message, sizeof message, "The model is not released: %.400s; it is kept as %s",
+        snprintf(message, sizeof message, "the model is not released: %.400s; it is kept as %s",
                  run->unreleased, name);
     else
         snprintf(message, sizeof message, "New fine-tuned model created: %s", name);
     job__tell(r, run->unreleased[0] ? "warn" : "info", "message", message, NULL);
+    snprintf(message, sizeof message, "%s %s",
+             run->unreleased[0] ? "a release gate was not passed; kept as" : "published as", name);
+    job__log(r, run->unreleased[0] ? LOG_WARN : LOG_INFO, message);
     enum err e = store_result(r, info);
     // The model lasts, and is served: for want of its metrics alone the job must not seem to have
     // failed.

@@ -167,6 +167,15 @@ void job_runner_stop(void *arg, enum ft_stop why) {
 }
 
 enum err job_runner_init(struct job_runner *r, struct err_info *info) {
+    struct metrics *m = r->app->metrics;
+    r->steps = m ? metrics_counter(m, "graft_training_steps_total", NULL,
+                                   "Optimizer steps of fine-tuning jobs, done since the start.")
+                 : NULL;
+    r->tokens = m ? metrics_counter(m, "graft_training_tokens_total", NULL,
+                                    "Tokens that fine-tuning jobs trained on since the start.")
+                  : NULL;
+    if (m && (!r->steps || !r->tokens))
+        return err_set(info, ERR_NOMEM, NULL, "out of memory");
     r->hooks = (struct train_hooks){
         create_exec, destroy_exec, job__on_tell, job__on_step, job__room, job__on_saved, r};
     return train_place_init(&r->place, info);

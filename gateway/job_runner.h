@@ -34,7 +34,8 @@ struct job_run { // the job in hand
     uint64_t version;             // of the adapter, once the job's row names it
     int64_t attempts;             // before this one
     uint64_t tenant;
-    int64_t told_step; // steps up to here have their event
+    int64_t told_step;      // steps up to here have their event
+    int64_t counted_tokens; // of the state, up to here they are in the metric
     char path[600];
     struct thread thread;
 };
@@ -47,7 +48,8 @@ struct job_runner {
     const struct serve_options *options;
     struct train_place place;
     struct train_hooks hooks;
-    struct job_run *run; // NULL: none so far
+    struct metric *steps, *tokens; // trained
+    struct job_run *run;           // NULL: none so far
     _Atomic bool discard;
 };
 

@@ -23,6 +23,8 @@ enum err job__prepare(struct job_runner *r, const struct ft_job *job, struct err
 // NULL.
 void job__tell(const struct job_runner *r, const char *level, const char *type, const char *message,
                const char *data);
+// A line of the server's log. Nothing that users wrote, nor what a model answered.
+void job__log(const struct job_runner *r, enum log_level level, const char *text);
 // Moves the job on. It may have been paused or cancelled meanwhile: then it stays so, and the end
 // tells.
 void job__enter(const struct job_runner *r, enum ft_job_state to, const char *message);

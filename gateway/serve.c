@@ -363,6 +363,7 @@ int serve_main(int argc, char **argv) {
         return 2;
     }
     int status = 0;
+    bool stops = false;
     s->signal_fd = -1;
     if (res.help) {
         print_help();
@@ -379,8 +380,11 @@ int serve_main(int argc, char **argv) {
             status = 1;
         } else {
             run(s);
+            stops = true;
         }
         close_all(s);
+        if (stops) // what is written at the end, a job's checkpoint for one, may take a while
+            log_write(&s->log, LOG_INFO, "stopped");
     }
     opt_result_fini(&res);
     mem_free(s);
