@@ -89,6 +89,12 @@ class FineTune(Trainer):
         self.assertTrue(csv[0].startswith("step,train_loss,train_accuracy,valid_loss,valid_mean_token_accuracy"))
         self.assertEqual(len(csv), 25)
         self.manifests(job.id)
+        lines = self.server.request("GET", "/metrics")[2].decode().splitlines()
+        for line in ("graft_training_steps_total 24", f"graft_training_tokens_total {job.trained_tokens}",
+                     'graft_jobs{state="succeeded"} 1', 'graft_jobs_finished_total{outcome="succeeded"} 1',
+                     'graft_adapter_versions{status="active"} 1'):
+            self.assertIn(line, lines)
+        self.assertIn(f"{job.id}: published as {name}", "\n".join(self.server.log))
         # Another start serves it still.
         self.server.stop()
         self.begin()
