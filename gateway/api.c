@@ -3,7 +3,10 @@
 #include "gateway/api.h"
 #include "gateway/adapter_demand.h"
 #include "gateway/api_json.h"
+#include <stdio.h>
 #include <string.h>
+
+enum { NAMES_SHOWN = 3 }; // of the served ones, to who asks for none of them
 
 enum err app_check_ready(const struct app *a, struct err_info *info) {
     switch (app_state(a)) {
@@ -28,7 +31,16 @@ enum err app_check_model(const struct app *a, const char *name, struct err_info 
     for (size_t i = 0; i < a->n_names; i++)
         if (!strcmp(a->names[i], name))
             return ERR_OK;
-    return err_set(info, ERR_NO_MODEL, "model", "The model `%.64s` does not exist", name);
+    if (!info)
+        return ERR_NO_MODEL;
+    char served[NAMES_SHOWN * 70 + 1] = "";
+    for (size_t i = 0, at = 0; i < a->n_names && i < NAMES_SHOWN; i++)
+        at += (size_t)snprintf(served + at, sizeof served - at, "%s`%.64s`", i ? ", " : "",
+                               a->names[i]);
+    return err_set(info, ERR_NO_MODEL, "model",
+                   "The model `%.64s` does not exist; served here: %s (/v1/models lists adapters, "
+                   "too)",
+                   name, served);
 }
 
 enum err api_check_model(const struct app *app, const json_t *body, struct err_info *info) {

@@ -11,7 +11,8 @@
 static const struct opt_def defs[] = {
     HEADING("Model"),
     {OPT_LIST, "served-model-name", AT(served_names), "NAME", NULL, 0, 0, NULL,
-     "Name that requests use; the first one stands in answers. Default: the model's own name.",
+     "Name that requests use; the first one stands in answers. Default: the name of the model's "
+     "file or folder, without .gguf.",
      false},
     {OPT_INT, "max-model-len", AT(max_model_len), "N", "0", 0, 1 << 24, NULL,
      "Longest prompt plus answer in tokens. 0: what the model was made for.", false},

@@ -42,19 +42,32 @@ enum err mdl__set_template(struct mdl_source *s, const char *text, size_t len,
     return ERR_OK;
 }
 
-// The last part of the path, without ".gguf".
-static enum err default_name(struct mdl_source *s, const char *path, struct err_info *info) {
+// The last part of a path; *n: its length, without slashes behind it.
+static const char *last_part(const char *path, size_t *n) {
+    size_t end = strlen(path);
+    while (end && path[end - 1] == '/')
+        end--;
+    size_t at = end;
+    while (at && path[at - 1] != '/')
+        at--;
+    *n = end - at;
+    return path + at;
+}
+
+// The last part of the path as it was given, without ".gguf": it may be a link into a cache whose
+// files are called by digests.
+static enum err make_name(struct mdl_source *s, const char *path, struct err_info *info) {
     char real[PATH_MAX];
-    if (s->name)
-        return ERR_OK;
-    // What has no real path (a file in memory) is called by the path it was opened with.
-    const char *whole = realpath(path, real) ? real : path;
-    const char *slash = strrchr(whole, '/');
-    const char *base = slash ? slash + 1 : whole;
-    if (!*base)
+    size_t n;
+    const char *base = last_part(path, &n);
+    bool none = !n || (n == 1 && base[0] == '.') || (n == 2 && !memcmp(base, "..", 2));
+    if (none && realpath(path, real))
+        base = last_part(real, &n);
+    if (!n) {
         base = "model";
-    size_t n = strlen(base);
-    if (n > 5 && strcmp(base + n - 5, ".gguf") == 0)
+        n = strlen(base);
+    }
+    if (n > 5 && memcmp(base + n - 5, ".gguf", 5) == 0)
         n -= 5;
     struct mdl_shown shown;
     s->name = arena_strdup(&s->arena, mdl_shown(&shown, base, n));
@@ -99,7 +112,7 @@ enum err mdl_source_open(const char *path, struct mdl_source **out, struct err_i
         close(dirfd);
     }
     if (!e)
-        e = default_name(s, path, info);
+        e = make_name(s, path, info);
     if (e) {
         mdl_source_close(s);
         return e;

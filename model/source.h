@@ -55,7 +55,8 @@ enum err mdl_source_tokenizer(const struct mdl_source *s, struct tokenizer **out
                               struct err_info *info);
 // The chat template's text; *text NULL if the model has none. Borrowed from the source.
 void mdl_source_chat_template(const struct mdl_source *s, const char **text, size_t *len);
-// The name a served model gets by default: general.name or the file's or folder's base name.
+// The name a served model gets by default: the last part of the path it was opened with, without
+// ".gguf".
 const char *mdl_source_name(const struct mdl_source *s);
 
 // Files that make up the model, in a fixed order; model/digest.h hashes them.

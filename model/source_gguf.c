@@ -3,7 +3,6 @@
 // metadata, and gives the tensors their Hugging Face names. Only the architecture "llama" is known;
 // metadata that would change its computation is refused by name.
 #include "base/mem.h"
-#include "base/utf8.h"
 #include "model/shown.h"
 #include "model/source_internal.h"
 #include <stdio.h>
@@ -355,18 +354,6 @@ static enum err read_template(struct mdl_source *s, struct err_info *info) {
     return e;
 }
 
-static enum err read_name(struct mdl_source *s, struct err_info *info) {
-    struct tok_str name = {NULL, 0};
-    enum err e = gguf_string(&s->gguf, "general.name", &name, info);
-    if (e || !name.p || name.n == 0 || name.n > 96 || !utf8_valid(name.p, name.n))
-        return e;
-    for (size_t i = 0; i < name.n; i++)
-        if ((unsigned char)name.p[i] < 0x20 || name.p[i] == 0x7f)
-            return ERR_OK; // the file's own name will do
-    s->name = arena_strndup(&s->arena, name.p, name.n);
-    return s->name ? ERR_OK : err_set(info, ERR_NOMEM, NULL, "out of memory");
-}
-
 enum err mdl__open_gguf(struct mdl_source *s, struct err_info *info) {
     s->make_tokenizer = make_tokenizer;
     s->rope_permuted = true;
@@ -383,7 +370,5 @@ enum err mdl__open_gguf(struct mdl_source *s, struct err_info *info) {
         e = list_tensors(s, info);
     if (!e)
         e = read_template(s, info);
-    if (!e)
-        e = read_name(s, info);
     return e;
 }

@@ -107,7 +107,9 @@ class Served(unittest.TestCase):
         for model in ("new", version, other):
             status, body = self.server.json("POST", "/v1/completions", {"model": model, "prompt": "x"})
             self.assertEqual(
-                (status, body), (404, error(f"The model `{model}` does not exist", "model", "model_not_found")))
+                (status, body), (404, error(
+                    f"The model `{model}` does not exist; served here: `hf-f32` (/v1/models lists adapters, too)", "model",
+                    "model_not_found")))
         status, _, data = self.unload("new")
         self.assertEqual(
             (status, json.loads(data)), (404, error("The lora adapter 'new' cannot be found.", "lora_name")))

@@ -122,7 +122,7 @@ static void test_config(void **state) {
     assert_int_equal(c->eos[1], 0);
     assert_true(c->gen_temperature < 0);
     assert_true(mdl_source_rope_permuted(s));
-    assert_string_equal(mdl_source_name(s), "tiny bf16");
+    assert_string_equal(mdl_source_name(s), "bf16");
     assert_int_equal(mdl_source_file_count(s), 1);
     assert_string_equal(mdl_source_file(s, 0), MODELS "bf16.gguf");
     mdl_source_close(s);
@@ -300,6 +300,25 @@ static struct mdl_source *finish(struct gguf_build *b, enum err want, const char
     return s;
 }
 
+// As the path was given: links are not followed, since caches call files by digests.
+static void test_names(void **state) {
+    (void)state;
+    char dir[TEMP_PATH], path[TEMP_PATH + 32], model[4096];
+    temp_folder(dir, "model");
+    assert_non_null(realpath(MODELS "bf16.gguf", model));
+    static const struct {
+        const char *file, *name;
+    } all[] = {{"Some-Model.Q4_1.gguf", "Some-Model.Q4_1"}, {"plain", "plain"}};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        snprintf(path, sizeof path, "%s/%s", dir, all[i].file);
+        assert_int_equal(symlink(model, path), 0);
+        struct mdl_source *s = open_ok(path);
+        assert_string_equal(mdl_source_name(s), all[i].name);
+        mdl_source_close(s);
+    }
+    temp_remove(dir);
+}
+
 static void test_minimal(void **state) {
     (void)state;
     struct gguf_build b;
@@ -316,7 +335,7 @@ static void test_minimal(void **state) {
     assert_int_equal(c->head_dim, 16);
     assert_int_equal(c->n_eos, 1);
     assert_int_equal(c->bos, -1);
-    assert_true(strlen(mdl_source_name(s)) > 0 && !strchr(mdl_source_name(s), '\n'));
+    assert_null(strstr(mdl_source_name(s), "a\nb"));
     mdl_source_chat_template(s, &text, &len);
     assert_null(text);
     assert_int_equal(mdl_source_tokenizer(s, &t, &info), ERR_FORMAT);
@@ -547,6 +566,7 @@ int main(void) {
         cmocka_unit_test(test_config),
         cmocka_unit_test(test_rope_factors),
         cmocka_unit_test(test_tokenizer),
+        cmocka_unit_test(test_names),
         cmocka_unit_test(test_no_model),
         cmocka_unit_test(test_truncated_while_open),
         cmocka_unit_test(test_replaced_while_open),

@@ -98,7 +98,7 @@ static void test_whole(void **state) {
     assert_true(c->gen_temperature > 0.59f && c->gen_temperature < 0.61f);
     assert_true(c->gen_top_p > 0.89f && c->gen_top_p < 0.91f);
     assert_false(mdl_source_rope_permuted(s));
-    assert_non_null(strstr(dir, mdl_source_name(s)));
+    assert_string_equal(mdl_source_name(s), strrchr(dir, '/') + 1);
     assert_int_equal(mdl_source_file_count(s), 9);
     assert_non_null(strstr(mdl_source_file(s, 0), "/config.json"));
     assert_non_null(strstr(mdl_source_file(s, 6), "/" SHARD(1)));
