@@ -65,7 +65,7 @@ static enum err export(const struct export_options *o, const char *job, struct e
 static enum err check_options(const struct export_options *o, const struct opt_result *res,
                               struct err_info *info) {
     if (res->n_positional != 1)
-        return err_set(info, ERR_INVALID, NULL, "a job is missing (ftjob-...)");
+        return err_set(info, ERR_INVALID, NULL, "give a job's id, as ftjob-...");
     if (!o->data_dir || !*o->data_dir)
         return err_set(info, ERR_INVALID, "data-dir", "--data-dir is missing");
     if (!o->output || !*o->output)

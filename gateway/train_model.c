@@ -137,7 +137,7 @@ static bool data_cancelled(void *arg) {
 static void print_report(const struct train_job *j, const char *name,
                          const struct ft_dataset_report *r) {
     train_report_clear_line(&j->report);
-    fprintf(stderr, "%s: %lld samples, %lld tokens, %lld of them targets, longest %lld", name,
+    fprintf(stderr, "%s: %lld samples, %lld tokens, %lld of them supervised, longest %lld", name,
             (long long)r->samples, (long long)r->tokens, (long long)r->supervised,
             (long long)r->longest);
     if (r->truncated || r->dropped || r->duplicates)
@@ -168,7 +168,7 @@ static enum err open_tokens(const struct train_job *j, const char *cache, struct
                        j->o.method);
     if (ft_dataset_vocab(*out) > (int64_t)tokenizer_vocab_size(j->tokenizer))
         return err_set(info, ERR_FORMAT, NULL, "%.200s is of another vocabulary", cache);
-    fprintf(stderr, "%s: %lld samples, %lld tokens, %lld of them targets, longest %lld\n", cache,
+    fprintf(stderr, "%s: %lld samples, %lld tokens, %lld of them supervised, longest %lld\n", cache,
             (long long)r->samples, (long long)r->tokens, (long long)r->supervised,
             (long long)r->longest);
     return ERR_OK;

@@ -80,6 +80,10 @@ void train_place_fini(struct train_place *p) {
     *p = (struct train_place){0};
 }
 
+static size_t mib(size_t bytes) { // of a need: rounded up
+    return (bytes + (1 << 20) - 1) >> 20;
+}
+
 // What needs more than the engine ever has would wait without an end.
 static enum err check_room(const struct train_place *p, const struct ft_exec_config *cfg,
                            struct err_info *info) {
@@ -89,17 +93,20 @@ static enum err check_room(const struct train_place *p, const struct ft_exec_con
         return e;
     if (n.state > p->memory)
         return err_set(info, ERR_LIMIT, "graft.lora.r",
-                       "the state of training (adapter, gradient, sums, moments) needs %zu bytes, "
-                       "and the KV cache that lends them has %zu; lower graft.lora.r, or raise "
-                       "--kv-cache-memory-bytes",
-                       n.state, p->memory);
+                       "the state of training (adapter, gradient, sums, moments) needs %zu MiB "
+                       "(%zu bytes), and the KV cache that lends them has %zu MiB (%zu bytes); "
+                       "lower graft.lora.r, or raise --kv-cache-memory-bytes",
+                       mib(n.state), n.state, p->memory >> 20, p->memory);
     return n.least <= p->memory - n.state
                ? ERR_OK
-               : err_set(info, ERR_LIMIT, "graft.max_seq_length",
-                         "a training row of %d tokens needs %zu bytes beside %zu for the state of "
-                         "training, and the KV cache that lends them has %zu; lower "
-                         "graft.max_seq_length, or raise --kv-cache-memory-bytes",
-                         (int)cfg->limits.max_tokens, n.least, n.state, p->memory);
+               : err_set(
+                     info, ERR_LIMIT, "graft.max_seq_length",
+                     "a training row of %d tokens needs %zu MiB (%zu bytes) beside %zu MiB (%zu "
+                     "bytes) for the state of training, and the KV cache that lends them has "
+                     "%zu MiB (%zu bytes); lower graft.max_seq_length, or raise "
+                     "--kv-cache-memory-bytes",
+                     (int)cfg->limits.max_tokens, mib(n.least), n.least, mib(n.state), n.state,
+                     p->memory >> 20, p->memory);
 }
 
 enum err train_place_create(struct train_place *p, const struct ft_exec_config *cfg,
