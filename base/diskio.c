@@ -44,7 +44,7 @@ int diskio_create(int dir, const char *name, mode_t mode) {
 }
 
 int diskio_append(int dir, const char *name) { // changes nothing by itself
-    return openat(dir, name, O_WRONLY | O_APPEND | O_CLOEXEC | O_NOFOLLOW);
+    return openat(dir, name, O_WRONLY | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
 }
 
 ssize_t diskio_write(int fd, const void *p, size_t n) {

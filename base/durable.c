@@ -126,6 +126,28 @@ enum err durable_sync_dir(int dir, struct err_info *info) {
     return diskio_sync(dir) == 0 ? ERR_OK : durable_errno(info, errno, "sync", "a folder");
 }
 
+enum err durable_open(int dir, const char *path, int *fd, struct err_info *info) {
+    struct stat st;
+    // Without O_NONBLOCK, opening a FIFO would wait for a writer.
+    *fd = openat(dir, path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
+    if (*fd < 0) {
+        int why = errno;
+        if (why == ELOOP || why == ENXIO) // a link; a socket, or a device that is not there
+            return err_set(info, ERR_FORMAT, NULL, "%.200s is not a file", path);
+        return durable_errno(info, why, "open", path);
+    }
+    enum err e = ERR_OK;
+    if (fstat(*fd, &st) != 0)
+        e = durable_errno(info, errno, "look at", path);
+    else if (!S_ISREG(st.st_mode))
+        e = err_set(info, ERR_FORMAT, NULL, "%.200s is not a file", path);
+    if (e) {
+        close(*fd);
+        *fd = -1;
+    }
+    return e;
+}
+
 enum err durable_remove(int dir, const char *name, struct err_info *info) {
     if (!name_ok(name))
         return err_set(info, ERR_INVALID, NULL, "'%.64s' is not a file name", name);

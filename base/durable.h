@@ -41,6 +41,11 @@ void durable_abort(struct durable *d);                             // also of on
 // All of it at once.
 enum err durable_put(int dir, const char *name, const void *p, size_t n, struct err_info *info);
 
+// Opens a stored file for reading; `path` is relative to `dir` or absolute. A link is not followed,
+// and what is no file (a FIFO, a device, a folder) is refused without waiting for it: ERR_FORMAT.
+// ERR_NOT_FOUND: there is nothing of the name. *fd is the caller's, -1 after an error.
+enum err durable_open(int dir, const char *path, int *fd, struct err_info *info);
+
 enum err durable_remove(int dir, const char *name, struct err_info *info); // and syncs the folder
 enum err durable_sync_dir(int dir, struct err_info *info);
 // Opens a folder below `dir`, made if it is not there (and then `dir` is synced). *out is a file

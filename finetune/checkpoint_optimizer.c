@@ -182,8 +182,11 @@ enum err ft__read_moments(int dir, const struct mdl_config *c, const struct ft_m
                           struct err_info *info) {
     struct buf header;
     buf_init(&header, 0);
-    struct reader r = {openat(dir, file_name, O_RDONLY | O_CLOEXEC)};
-    enum err e = r.fd < 0 ? ERR_IO : make_header(c, x, &header);
+    struct reader r = {-1};
+    enum err e = durable_open(dir, file_name, &r.fd, info);
+    if (e)
+        return e;
+    e = make_header(c, x, &header);
     if (!e)
         e = check_header(r.fd, &header);
     if (!e)
@@ -191,8 +194,7 @@ enum err ft__read_moments(int dir, const struct mdl_config *c, const struct ft_m
     char more;
     if (!e && read(r.fd, &more, 1) != 0)
         e = ERR_FORMAT;
-    if (r.fd >= 0)
-        close(r.fd);
+    close(r.fd);
     buf_fini(&header);
     return e ? err_set(info, e, NULL, "%s: %s", file_name,
                        e == ERR_FORMAT ? "not the moments of this adapter" : err_text(e))

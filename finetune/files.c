@@ -5,6 +5,7 @@
 // 3. So a crash can only leave content without a record, which ft_files_recover drops.
 #include "finetune/files.h"
 #include "base/diskio.h"
+#include "base/durable.h"
 #include "finetune/cleanup.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -196,13 +197,13 @@ enum err ft_file_open(struct ft_home *h, uint64_t tenant, const char *id, struct
     enum err e = ft_file_get(h, tenant, id, out, info);
     if (e)
         return e;
-    *fd = openat(h->files, out->id, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-    if (*fd >= 0)
+    struct err_info why;
+    e = durable_open(h->files, out->id, fd, &why);
+    if (!e)
         return ERR_OK;
-    if (errno == ENOENT && !out->error) // deleted in between
+    if (e == ERR_NOT_FOUND && !out->error) // deleted in between
         return not_found(info, "id", id);
-    return err_set(info, ERR_IO, NULL, "cannot open the content of %s: %s", out->id,
-                   strerror(errno));
+    return err_set(info, ERR_IO, NULL, "the content of a file: %.200s", why.message);
 }
 
 static enum err seq_of(struct ft_home *h, const struct ft_file_query *q, int64_t *seq,

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #define MANIFEST "manifest.json"
-#define COMPLETE "COMPLETE"
+#define COMPLETE FT_COMPLETE_FILE
 
 enum { VERSION = 2, FIELD_MAX = 4096 };
 

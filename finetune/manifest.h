@@ -11,6 +11,9 @@
 #include <jansson.h>
 
 // X(name, text)
+// Written last, and dropped first: a folder that has it is whole.
+#define FT_COMPLETE_FILE "COMPLETE"
+
 #define FT_MANIFEST_KINDS(X)                                                                       \
     X(CHECKPOINT, "checkpoint")                                                                    \
     X(ADAPTER, "adapter")                                                                          \

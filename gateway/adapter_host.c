@@ -130,8 +130,12 @@ static enum err reserve_number(struct adapter_host *h, struct err_info *info) {
     uint64_t next = adp_next_number(h->registry);
     if (h->dir < 0 || next < h->reserved)
         return ERR_OK;
+    if (next >= ADAPTER_NUMBERS_END)
+        return err_set(info, ERR_INVALID, NULL, "no version's number is left; the last one is %lld",
+                       (long long)ADAPTER_NUMBERS_END - 1);
     uint64_t before = h->reserved;
-    h->reserved = next + NUMBERS_AHEAD;
+    h->reserved =
+        next + NUMBERS_AHEAD < ADAPTER_NUMBERS_END ? next + NUMBERS_AHEAD : ADAPTER_NUMBERS_END;
     enum err e = adapter_store_save(h, &no_change, info);
     if (e)
         h->reserved = before;

@@ -17,6 +17,9 @@
 #include "gateway/serve_options.h"
 #include "serving/rollout.h"
 
+// Numbers of versions in the state file are below it: each is exact in any reader of JSON.
+#define ADAPTER_NUMBERS_END (INT64_C(1) << 53)
+
 struct adapter_host {
     struct adp_registry *registry;  // NULL: none are served
     struct rollout_engines rollout; // zeros until the engines run

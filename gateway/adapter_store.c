@@ -9,9 +9,13 @@
 //    come with the next start either. Where that fails too, `unsaved` says that the file is not
 //    known: it is written with the next change, and at the end, and until then no folder is
 //    removed.
+// 3. Nothing is removed for a state file that is lost, damaged or an older one: the process does
+//    not start. Each folder that goes is named in the log.
 #include "base/durable.h"
+#include "base/json_load.h"
 #include "base/json_write.h"
 #include "base/mem.h"
+#include "finetune/manifest.h"
 #include "gateway/adapter_host.h"
 #include "gateway/api_json.h"
 #include <errno.h>
@@ -27,25 +31,35 @@ static const char state_name[] = "state.json";
 
 // ---- the state file's text
 
-// No file: an empty text. `out` is the caller's, also after an error.
+// No file: an empty text, which no file has. `out` is the caller's, also after an error.
 static enum err read_text(int dir, struct buf *out, struct err_info *info) {
+    int fd;
     buf_init(out, STATE_MOST);
-    int fd = openat(dir, state_name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
-    if (fd < 0)
-        return errno == ENOENT ? ERR_OK : durable_errno(info, errno, "open", state_name);
-    enum err e = buf_read(out, fd);
+    enum err e = durable_open(dir, state_name, &fd, info);
+    if (e)
+        return e == ERR_NOT_FOUND ? ERR_OK : e;
+    e = buf_read(out, fd);
     int why = errno;
     close(fd);
     if (e == ERR_IO)
         return durable_errno(info, why, "read", state_name);
-    return e ? err_set(info, e, NULL, "%s: %s", state_name,
-                       e == ERR_LIMIT ? "it is too large" : "out of memory")
-             : ERR_OK;
+    if (e)
+        return err_set(info, e, NULL, "%s: %s", state_name,
+                       e == ERR_LIMIT ? "it is too large" : "out of memory");
+    return out->len ? ERR_OK
+                    : err_set(info, ERR_FORMAT, NULL, "%s is empty, and is to be a JSON object",
+                              state_name);
 }
 
+// NULL of an empty text.
 static enum err parse(const struct buf *text, json_t **out, struct err_info *info) {
-    *out = NULL;
-    return text->len ? api_json_parse(text->data, text->len, out, info) : ERR_OK;
+    json_error_t why;
+    *out = text->len ? json_load_text(text->data, text->len, JSON_REJECT_DUPLICATES, &why) : NULL;
+    if (*out || !text->len)
+        return ERR_OK;
+    enum err e = json_load_err(&why);
+    return err_set(info, e, NULL, "%s: line %d: %s", state_name, why.line,
+                   e == ERR_NOMEM ? err_text(e) : why.text);
 }
 
 // ---- writing
@@ -238,12 +252,30 @@ static bool is_needed(const struct needed *x, const char *folder) {
     return false;
 }
 
+// The number of a version's folder; 0: the name is of something else.
+static uint64_t folder_number(const char *name) {
+    size_t n = strlen(name) - 1;
+    if (name[0] != 'v' || name[1] == '0' || !n || n > 16 || strspn(name + 1, "0123456789") != n)
+        return 0;
+    return strtoull(name + 1, NULL, 10);
+}
+
+static bool is_complete(int dir, const char *folder) {
+    char path[64];
+    snprintf(path, sizeof path, "%s/" FT_COMPLETE_FILE, folder);
+    return faccessat(dir, path, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
+}
+
 static void remove_folder(const struct adapter_host *h, const char *name, struct pace *pace) {
     struct err_info info;
+    bool complete = is_complete(h->dir, name);
     if (pace)
         durable_uncache_folder(h->dir, name, pace);
-    if (durable_remove_folder(h->dir, name, NULL, &info))
+    if (durable_remove_folder(h->dir, name, FT_COMPLETE_FILE, &info))
         log_write(h->log, LOG_WARN, "%s: %s", h->path, info.message);
+    else
+        log_write(h->log, LOG_INFO, "%s/%s removed: %s", h->path, name,
+                  complete ? "nothing names the version any more" : "it was not completed");
 }
 
 void adapter_store_clean(struct adapter_host *h, struct pace *pace) {
@@ -255,7 +287,7 @@ void adapter_store_clean(struct adapter_host *h, struct pace *pace) {
     x.failed = adp_list(h->registry, note_needed, &x) || x.failed;
     DIR *d = x.failed ? NULL : durable_list(h->dir, ".");
     for (struct dirent *entry; d && (entry = readdir(d));)
-        if (entry->d_name[0] == 'v' && !is_needed(&x, entry->d_name))
+        if (folder_number(entry->d_name) && !is_needed(&x, entry->d_name))
             remove_folder(h, entry->d_name, pace);
     if (d)
         closedir(d);
@@ -264,9 +296,65 @@ void adapter_store_clean(struct adapter_host *h, struct pace *pace) {
 
 // ---- reading
 
+// A number is promised before its folder is made. So a folder with a number that was not promised
+// was not left by a change that was cut short: the state file is lost, or an older one.
+static enum err check_folders(const struct adapter_host *h, int64_t next, struct err_info *info) {
+    enum err e = ERR_OK;
+    DIR *d = durable_list(h->dir, ".");
+    if (!d)
+        return durable_errno(info, errno, "read", "the folder");
+    const struct dirent *entry;
+    while (!e && (errno = 0, entry = readdir(d)) != NULL) {
+        uint64_t number = folder_number(entry->d_name);
+        if (number < (uint64_t)next || (h->saved.len && !is_complete(h->dir, entry->d_name)))
+            continue;
+        e = err_set(info, ERR_FORMAT, NULL,
+                    "%s %s, and %s holds an adapter that it ought to know; put back the "
+                    "%s that belongs to it, or move the folder away",
+                    state_name, h->saved.len ? "is older" : "is missing", entry->d_name,
+                    state_name);
+    }
+    if (!e && errno)
+        e = durable_errno(info, errno, "read", "the folder");
+    closedir(d);
+    return e;
+}
+
+static enum err check_state(const json_t *state, int64_t *next, struct err_info *info) {
+    const json_t *aliases = json_object_get(state, "aliases");
+    enum err e;
+    if (!json_is_object(state))
+        return err_set(info, ERR_FORMAT, NULL, "%s must be a JSON object, not %s", state_name,
+                       api_json_type_name(state));
+    if ((e = api_json_int(state, "next_version", 1, ADAPTER_NUMBERS_END, 0, next, info))) {
+        err_prefix(info, "%s", state_name);
+        return e;
+    }
+    if (!*next)
+        return err_set(info, ERR_FORMAT, NULL, "%s has no next_version, an integer from 1",
+                       state_name);
+    if (!json_is_array(json_object_get(state, "versions")))
+        return err_set(info, ERR_FORMAT, NULL, "%s has no versions, an array of objects",
+                       state_name);
+    if (aliases && !json_is_array(aliases))
+        return err_set(info, ERR_FORMAT, NULL, "aliases in %s must be an array of objects, not %s",
+                       state_name, api_json_type_name(aliases));
+    return ERR_OK;
+}
+
+static enum err read_state(struct adapter_host *h, int64_t *next, struct err_info *info) {
+    json_t *state = NULL;
+    enum err e = read_text(h->dir, &h->saved, info);
+    if (!e)
+        e = parse(&h->saved, &state, info);
+    if (!e && state)
+        e = check_state(state, next, info);
+    json_decref(state);
+    return e ? e : check_folders(h, *next, info);
+}
+
 enum err adapter_store_open(struct adapter_host *h, int data_dir, uint64_t *next_version,
                             struct err_info *info) {
-    json_t *state;
     int64_t next = 1;
     int n = snprintf(h->path, sizeof h->path, "%s/adapters", h->options->data_dir);
     if (n < 0 || (size_t)n >= sizeof h->path)
@@ -276,11 +364,8 @@ enum err adapter_store_open(struct adapter_host *h, int data_dir, uint64_t *next
         h->dir = -1;
         return e;
     }
-    if (!(e = durable_clean(h->dir, info)) && !(e = read_text(h->dir, &h->saved, info)) &&
-        !(e = parse(&h->saved, &state, info)) && state) {
-        e = api_json_int(state, "next_version", 1, INT64_MAX, 1, &next, info);
-        json_decref(state);
-    }
+    if (!(e = durable_clean(h->dir, info)))
+        e = read_state(h, &next, info);
     if (e) {
         err_prefix(info, "%s", h->path);
         buf_fini(&h->saved);
@@ -299,22 +384,30 @@ static enum err restore(struct adapter_host *h, const json_t *v, struct err_info
     int64_t number, created;
     const char *name, *source, *digest;
     char path[sizeof h->path + 32];
+    bool is;
     enum err e;
     if ((e = api_json_int(v, "version", 1, INT64_MAX, 0, &number, info)) ||
+        (e = api_json_bool(v, "active", false, &is, info)) ||
+        (e = api_json_bool(v, "former", false, &is, info)) ||
+        (e = api_json_bool(v, "rolled_back", false, &is, info)) ||
         (e = api_json_int(v, "created", 0, INT64_MAX, 0, &created, info)) ||
         (e = api_json_str(v, "name", false, &name, NULL, info)) ||
         (e = api_json_str(v, "source", false, &source, NULL, info)) ||
         (e = api_json_str(v, "sha256", false, &digest, NULL, info)))
         return e;
     if (!number || !name || !source || !digest)
-        return err_set(info, ERR_FORMAT, NULL, "a version lacks a field");
+        return err_set(info, ERR_FORMAT, NULL,
+                       "an item of versions must have version, name, source and sha256");
+    if ((uint64_t)number >= h->reserved)
+        return err_set(info, ERR_FORMAT, NULL, "version %lld is not below next_version, %llu",
+                       (long long)number, (unsigned long long)h->reserved);
     snprintf(path, sizeof path, "%s/v%lld", h->path, (long long)number);
     const struct adp_origin from = {.path = path,
                                     .source = source,
                                     .version = (uint64_t)number,
                                     .digest = digest,
                                     .created = created,
-                                    .rolled_back = json_is_true(json_object_get(v, "rolled_back"))};
+                                    .rolled_back = is};
     struct adp_version *loaded;
     e = adp_load(h->registry, name, &from, &loaded, info);
     if (e)
@@ -355,6 +448,8 @@ static enum err restore_names(struct adapter_host *h, const json_t *list, struct
 
 static enum err again(struct adapter_host *h, const char *alias, const char *target,
                       struct err_info *info) {
+    if (!alias || !target)
+        return err_set(info, ERR_FORMAT, NULL, "an item of aliases must have alias and target");
     enum err e = adp_alias_again(h->registry, alias, target, info);
     if (e)
         err_prefix(info, "alias %s", alias);
@@ -375,7 +470,7 @@ enum err adapter_store_apply(struct adapter_host *h, struct err_info *info) {
         const char *alias = json_string_value(json_object_get(v, "alias"));
         const char *target = json_string_value(json_object_get(v, "target"));
         // What it stands for may come later: by --lora-modules, or once somebody asks for it.
-        if (!e && alias && target)
+        if (!e)
             e = again(h, alias, target, info);
     }
     json_decref(state);

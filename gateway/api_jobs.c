@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // /v1/fine_tuning/jobs: create, list, get, cancel, pause, resume; /admin/v1/jobs.
 #include "gateway/api_jobs.h"
+#include "base/durable.h"
 #include "base/hash.h"
 #include "base/json_load.h"
 #include "base/mem.h"
@@ -125,8 +126,8 @@ static void write_admin(const struct api_data *d, const struct ft_job *j, const 
 static json_t *read_samples(const struct ft_home *h, const char *id) {
     char name[FT_ID_MAX + 16];
     snprintf(name, sizeof name, "%s/" FT_SAMPLES_FILE, id);
-    int fd = openat(h->jobs, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-    if (fd < 0)
+    int fd;
+    if (durable_open(h->jobs, name, &fd, NULL))
         return NULL;
     json_t *doc = json_load_fd(fd, FT_SAMPLES_BYTES, 0);
     json_t *list = json_incref(json_object_get(doc, "samples"));

@@ -184,10 +184,11 @@ static enum err store_result(struct job_runner *r, struct err_info *info) {
     char path[TRAIN_PATH + 32];
     snprintf(f.filename, sizeof f.filename, "step_metrics.csv");
     snprintf(path, sizeof path, "%s/metrics.csv", r->run->path);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return durable_errno(info, errno, "open", path);
-    enum err e = ft_upload_begin(job__home(r), &u, info);
+    int fd;
+    enum err e = durable_open(AT_FDCWD, path, &fd, info);
+    if (e)
+        return e;
+    e = ft_upload_begin(job__home(r), &u, info);
     u.own = true;
     if (!e)
         e = copy_result(fd, &u, info);

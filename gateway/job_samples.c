@@ -76,8 +76,9 @@ static enum err save(const struct job_runner *r, struct err_info *info) {
 static bool load(struct job_run *run) {
     char path[TRAIN_PATH + 32];
     snprintf(path, sizeof path, "%s/" FT_SAMPLES_FILE, run->path);
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-    json_t *doc = fd >= 0 ? json_load_fd(fd, FT_SAMPLES_BYTES, 0) : NULL;
+    int fd;
+    json_t *doc =
+        !durable_open(AT_FDCWD, path, &fd, NULL) ? json_load_fd(fd, FT_SAMPLES_BYTES, 0) : NULL;
     if (fd >= 0)
         close(fd);
     const json_t *list = json_object_get(doc, "samples");

@@ -52,16 +52,20 @@ static enum err keep_line(struct train_report *r, const char *line, int64_t from
 
 static enum err keep_lines(struct train_report *r, int dir, int64_t from_step, struct durable *to,
                            struct err_info *info) {
-    int fd = openat(dir, csv_name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-    FILE *was = fd < 0 ? NULL : fdopen(fd, "r");
+    int fd;
+    enum err e = durable_open(dir, csv_name, &fd, info);
+    if (e)
+        return e == ERR_NOT_FOUND ? ERR_OK : e;
+    FILE *was = fdopen(fd, "r");
     char line[MAX_LINE];
-    enum err e = ERR_OK;
     while (was && !e && fgets(line, sizeof line, was))
         if (strchr(line, '\n'))
             e = keep_line(r, line, from_step, to, info);
+    if (!was || (!e && ferror(was)))
+        e = durable_errno(info, errno, "read", csv_name);
     if (was)
         fclose(was);
-    else if (fd >= 0)
+    else
         close(fd);
     return e;
 }

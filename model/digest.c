@@ -82,7 +82,7 @@ static void cache_store(const struct mdl_digest *d, const struct mdl_file *f, co
         !entry_path(d, f, suffix, aside, sizeof aside))
         return;
     entry_text(f, hex, text);
-    int fd = open(aside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+    int fd = open(aside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
     if (fd < 0)
         return;
     bool whole = write(fd, text, strlen(text)) == (ssize_t)strlen(text);

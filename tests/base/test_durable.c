@@ -116,6 +116,30 @@ static void test_folder(void **state) {
     assert_int_equal(durable_folder(dir, "jobs", &fd, &info), ERR_IO);
 }
 
+// A stored file is opened; anything else in its place is refused, and nothing waits for it.
+static void test_open(void **state) {
+    (void)state;
+    struct err_info info = {0};
+    int fd;
+    char c;
+    assert_ok(durable_put(dir, "f", "1", 1, &info), &info);
+    assert_ok(durable_open(dir, "f", &fd, &info), &info);
+    assert_int_equal(read(fd, &c, 1), 1);
+    close(fd);
+    assert_int_equal(durable_open(dir, "none", &fd, &info), ERR_NOT_FOUND);
+    assert_int_equal(fd, -1);
+    assert_int_equal(mkfifoat(dir, "fifo", 0600), 0);
+    assert_int_equal(mkdirat(dir, "folder", 0700), 0);
+    assert_int_equal(symlinkat("f", dir, "link"), 0);
+    static const char *const others[] = {"fifo", "folder", "link", "/dev/null"};
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(durable_open(dir, others[i], &fd, &info), ERR_FORMAT);
+        assert_int_equal(fd, -1);
+        assert_non_null(strstr(info.message, others[i]));
+        assert_non_null(strstr(info.message, "is not a file"));
+    }
+}
+
 static void test_errors(void **state) {
     (void)state;
     struct err_info info = {0};
@@ -206,6 +230,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_abort_and_clean, setup, teardown),
         cmocka_unit_test_setup_teardown(test_names, setup, teardown),
         cmocka_unit_test_setup_teardown(test_folder, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_open, setup, teardown),
         cmocka_unit_test_setup_teardown(test_errors, setup, teardown),
         cmocka_unit_test_setup_teardown(test_data_dir, setup, teardown),
         cmocka_unit_test_setup_teardown(test_lock_of_a_dead_process, setup, teardown),

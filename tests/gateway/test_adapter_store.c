@@ -18,6 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define GOLDEN "tests/golden/adapters/"
@@ -458,6 +459,154 @@ static void test_alias_without_target(void **state) {
     close_host(&h);
 }
 
+// ---- a state file that is not one
+
+// A text, and what the error says of it.
+static const struct {
+    const char *text, *says;
+} bad_states[] = {
+    {"", "is empty"},
+    {" ", "line 1"},
+    {"{", "line 1"},
+    {"[]", "must be a JSON object, not an array"},
+    {"null", "line 1"},
+    {"{}", "no next_version"},
+    {"{\"versions\":[],\"versions\":[]}", "duplicate"},
+    {"{\"next_version\":65}", "no versions"},
+    {"{\"next_version\":65,\"versions\":null}", "no versions"},
+    {"{\"next_version\":65,\"versions\":{}}", "no versions"},
+    {"{\"next_version\":65,\"versions\":[],\"aliases\":{}}", "aliases"},
+    {"{\"next_version\":65,\"versions\":[],\"aliases\":[{}]}", "alias and target"},
+    {"{\"next_version\":65,\"versions\":[1]}", "version, name, source and sha256"},
+    {"{\"next_version\":65,\"versions\":[{}]}", "version, name, source and sha256"},
+    {"{\"next_version\":1,\"versions\":[]}", "is older, and v"},
+    {"{\"next_version\":4,\"versions\":[]}", "is older, and v4"},
+    {"{\"next_version\":9007199254740993,\"versions\":[]}", "next_version must be from 1"},
+    {"{\"next_version\":9223372036854775807,\"versions\":[]}", "next_version must be from 1"},
+    {"{\"next_version\":9223372036854775808,\"versions\":[]}", "line 1"},
+    {"{\"next_version\":-1,\"versions\":[]}", "next_version must be from 1"},
+    {"{\"next_version\":0,\"versions\":[]}", "next_version must be from 1"},
+    {"{\"next_version\":\"65\",\"versions\":[]}", "next_version must be an integer"},
+    {"{\"next_version\":65,\"versions\":[{\"version\":65,\"name\":\"a\",\"source\":\"\","
+     "\"sha256\":\"0\"}]}",
+     "version 65 is not below next_version"},
+    {"{\"next_version\":65,\"versions\":[{\"version\":1,\"name\":\"a\",\"source\":\"\","
+     "\"sha256\":\"0\",\"active\":1}]}",
+     "active must be a boolean"},
+};
+
+static void put_text(const char *folder, const char *text, size_t n) {
+    struct err_info info = {0};
+    int dir = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    assert_true(dir >= 0);
+    assert_ok(durable_put(dir, "state.json", text, n, &info), &info);
+    close(dir);
+}
+
+// The process does not start, says of which file and why, and has removed nothing.
+static void expect_refused(const struct world *w, const char *says, int folders) {
+    struct host h;
+    struct err_info info = {0};
+    int found, others;
+    assert_int_not_equal(open_host(w, &h, w->folder, &info), ERR_OK);
+    close_host(&h);
+    if (!strstr(info.message, "/adapters") || !strstr(info.message, "state.json") ||
+        !strstr(info.message, says))
+        fail_msg("%s: %s", says, info.message);
+    char path[TEMP_PATH + 16];
+    snprintf(path, sizeof path, "%s/adapters", w->folder);
+    int dir = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    count(dir, &found, &others);
+    close(dir);
+    assert_int_equal(found, folders);
+    assert_int_equal(others, 0);
+}
+
+// Nothing that was published goes because the file that names it is lost or damaged.
+static void test_bad_state(void **state) {
+    struct world *w = *state;
+    struct host h;
+    char before[VIEW], after[VIEW], folder[TEMP_PATH + 16], file[TEMP_PATH + 32];
+    start_anew(w, &h, true);
+    see(&h, before);
+    size_t n = h.adapters.saved.len;
+    char *good = malloc(n);
+    memcpy(good, h.adapters.saved.data, n);
+    close_host(&h);
+    snprintf(folder, sizeof folder, "%s/adapters", w->folder);
+    snprintf(file, sizeof file, "%s/state.json", folder);
+    for (size_t i = 0; i < sizeof bad_states / sizeof *bad_states; i++) {
+        put_text(folder, bad_states[i].text, strlen(bad_states[i].text));
+        expect_refused(w, bad_states[i].says, 4);
+    }
+    for (size_t cut = 1; cut < n; cut += 37) { // as a file that was cut short
+        put_text(folder, good, cut);
+        expect_refused(w, "line 1", 4);
+    }
+    unlink(file);
+    expect_refused(w, "is missing, and v", 4);
+    assert_int_equal(mkfifo(file, 0600), 0);
+    expect_refused(w, "is not a file", 4);
+    unlink(file);
+    assert_int_equal(mkdir(file, 0700), 0);
+    expect_refused(w, "is not a file", 4);
+    rmdir(file);
+    assert_int_equal(symlink("/dev/zero", file), 0);
+    expect_refused(w, "is not a file", 4);
+    put_text(folder, good, n);
+    free(good);
+    start_anew(w, &h, false);
+    see(&h, after);
+    assert_string_equal(before, after);
+    close_host(&h);
+}
+
+// What a change that was cut short has left goes; what is no version's folder stays.
+static void test_left_over(void **state) {
+    struct world *w = *state;
+    struct host h;
+    struct err_info info = {0};
+    char path[TEMP_PATH + 32];
+    start_anew(w, &h, true);
+    static const char *const names[] = {"v9", "v64", "vim", "v", "v07"};
+    for (int i = 0; i < 5; i++) {
+        assert_int_equal(mkdirat(h.adapters.dir, names[i], 0700), 0);
+        snprintf(path, sizeof path, "%s/COMPLETE", names[i]);
+        if (i != 1)
+            close(openat(h.adapters.dir, path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+    }
+    close_host(&h);
+    assert_ok(open_host(w, &h, w->folder, &info), &info);
+    for (int i = 0; i < 5; i++)
+        assert_int_equal(faccessat(h.adapters.dir, names[i], F_OK, 0) == 0, i >= 2);
+    close_host(&h);
+}
+
+// The last number is given, and the one behind it never.
+static void test_last_number(void **state) {
+    struct world *w = *state;
+    struct host h;
+    struct err_info info = {0};
+    char folder[TEMP_PATH + 16];
+    static const char text[] = "{\"next_version\":9007199254740991,\"versions\":[]}";
+    start_anew(w, &h, false);
+    close_host(&h);
+    snprintf(folder, sizeof folder, "%s/adapters", w->folder);
+    put_text(folder, text, strlen(text));
+    start_anew(w, &h, false);
+    assert_ok(load(&h, "a", GOLDEN "qv", true, &info), &info);
+    for (int i = 0; i < 2; i++) {
+        assert_true(adp_knows(h.adapters.registry, "a@9007199254740991"));
+        assert_int_equal(load(&h, "a", GOLDEN "rslora", true, &info), ERR_INVALID);
+        assert_non_null(strstr(info.message, "number"));
+        assert_ok(adapter_host_alias(&h.adapters, i ? "d" : "c", "a", &info), &info); // saves
+        assert_non_null(strstr(h.adapters.saved.data, "\"next_version\":9007199254740992,"));
+        close_host(&h);
+        start_anew(w, &h, false);
+    }
+    close_host(&h);
+}
+
 // ---- manifests
 
 static void no_flaw(void *arg, const char *file, enum err e, const char *what) {
@@ -561,6 +710,9 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_roll_back_first, setup, teardown),
         cmocka_unit_test_setup_teardown(test_states_last, setup, teardown),
         cmocka_unit_test_setup_teardown(test_alias_of_number, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_bad_state, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_left_over, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_last_number, setup, teardown),
         cmocka_unit_test_setup_teardown(test_manifests, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

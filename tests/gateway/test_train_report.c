@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 enum { SAVE_EVERY = 3, STEPS = 8 };
 
@@ -121,10 +122,26 @@ static void test_disk_full(void **state) {
     temp_remove(folder);
 }
 
+// Something else in the file's place is refused, and nothing waits for it.
+static void test_no_file(void **state) {
+    char folder[TEMP_PATH], path[TEMP_PATH + 16];
+    struct train_report r;
+    struct err_info info = {0};
+    (void)state;
+    temp_folder(folder, "report");
+    snprintf(path, sizeof path, "%s/metrics.csv", folder);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    assert_int_equal(open_report(&r, folder, SAVE_EVERY, &info), ERR_FORMAT);
+    assert_string_equal(info.message, "metrics.csv is not a file");
+    train_report_close(&r);
+    temp_remove(folder);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_power_loss),
         cmocka_unit_test(test_disk_full),
+        cmocka_unit_test(test_no_file),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
