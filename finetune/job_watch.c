@@ -14,7 +14,7 @@ enum err ft__watch_init(struct ft_home *h, struct metrics *m) {
     if (!m)
         return ERR_OK;
     for (int i = 0; i < FT_JOB_STATE_COUNT; i++) {
-        snprintf(labels, sizeof labels, "state=\"%s\"", ft_job_state_text(i));
+        snprintf(labels, sizeof labels, "state=\"%s\"", ft_job_state_text((enum ft_job_state)i));
         h->watch.jobs[i] = metrics_gauge(m, name, labels, "Fine-tuning jobs by state.");
         ok = ok && h->watch.jobs[i];
     }
@@ -22,9 +22,9 @@ enum err ft__watch_init(struct ft_home *h, struct metrics *m) {
                                      "Fine-tuning jobs that validate, are queued or paused.");
     ok = ok && h->watch.waiting;
     for (int i = 0; i < FT_JOB_STATE_COUNT; i++) {
-        if (!ft_job_state_final(i))
+        if (!ft_job_state_final((enum ft_job_state)i))
             continue;
-        snprintf(labels, sizeof labels, "outcome=\"%s\"", ft_job_state_text(i));
+        snprintf(labels, sizeof labels, "outcome=\"%s\"", ft_job_state_text((enum ft_job_state)i));
         h->watch.finished[i] = metrics_counter(
             m, finished, labels, "Fine-tuning jobs that ended since the start, by outcome.");
         ok = ok && h->watch.finished[i];
