@@ -36,7 +36,7 @@ enum {
     ADP_PATH_MAX = 1024,
     ADP_MAX_NAMES = 4096,
     ADP_MAX_VERSIONS = 2 * ADP_MAX_NAMES, // neither retired nor failed
-    ADP_MAX_OF_NAME = 64,                 // of these, versions of one name
+    ADP_MAX_OF_NAME = 1024,               // of these, versions of one name
     ADP_MAX_REPLICAS = 64
 };
 

@@ -358,7 +358,7 @@ static void living_versions_are_bounded(void **state) {
     assert_int_equal(adp_load(x.r, "a", &from, &v, &x.info), ERR_LIMIT);
     assert_null(v);
     assert_string_equal(x.info.param, "lora_name");
-    assert_non_null(strstr(x.info.message, "`a` has 64 versions"));
+    assert_non_null(strstr(x.info.message, "`a` has 1024 versions"));
     assert_int_equal(adp_next_number(x.r), next);
     from.version = next;
     assert_int_equal(adp_load(x.r, "a", &from, &v, &x.info), ERR_OK);
@@ -371,7 +371,7 @@ static void living_versions_are_bounded(void **state) {
     assert_int_equal(adp_load(x.r, "a", &from, &v, &x.info), ERR_LIMIT);
     // And of all names together.
     char name[16];
-    for (int i = 65; i < ADP_MAX_VERSIONS; i++) {
+    for (int i = ADP_MAX_OF_NAME + 1; i < ADP_MAX_VERSIONS; i++) {
         snprintf(name, sizeof name, "n%d", i);
         load(&x, name);
     }
