@@ -385,16 +385,19 @@ enum err ft_job_list(struct ft_home *h, const struct ft_job_query *q,
 #define BIT(s) (1u << FT_JOB_##s)
 
 struct action {
-    const char *verb, *message;
+    const char *verb, *message, *by_admin;
     unsigned from;
 };
 static const struct action actions[] = {
     [FT_JOB_CANCEL] = {"cancelled", "Fine-tuning job cancelled",
+                       "Fine-tuning job cancelled by an administrator",
                        BIT(VALIDATING) | BIT(QUEUED) | BIT(RUNNING) | BIT(EVALUATING) |
                            BIT(PUBLISHING) | BIT(PAUSED)},
     [FT_JOB_PAUSE] = {"paused", "Fine-tuning job paused",
+                      "Fine-tuning job paused by an administrator",
                       BIT(VALIDATING) | BIT(QUEUED) | BIT(RUNNING) | BIT(EVALUATING)},
-    [FT_JOB_RESUME] = {"resumed", "Fine-tuning job resumed", BIT(PAUSED)},
+    [FT_JOB_RESUME] = {"resumed", "Fine-tuning job resumed",
+                       "Fine-tuning job resumed by an administrator", BIT(PAUSED)},
 };
 
 static enum ft_job_state target(enum ft_job_action a, const struct ft_job *j) {
@@ -417,8 +420,9 @@ static enum err act(struct ft_home *h, struct ft_job_owner owner, const char *id
     enum err e = ft__job_find(h, owner, id, "fine_tuning_job_id", out, info);
     if (e)
         return e;
-    const struct ft_job_move m = {
-        .to = target(action, out), .level = "info", .message = a->message};
+    const struct ft_job_move m = {.to = target(action, out),
+                                  .level = "info",
+                                  .message = owner.any ? a->by_admin : a->message};
     *done = (struct change){out->state, m};
     if (out->version && action != FT_JOB_RESUME && !ft_job_state_final(out->state))
         e = err_set(info, ERR_INVALID, NULL, "%s is being published and cannot be %s any more",

@@ -18,6 +18,7 @@ bool api_data_missing(struct gw_request *r, const struct api_data *d) {
     { .methods = m, .pattern = path, .auth = key, .json_body = json, .handle = fn, .arg = d }
 
 #define JOBS "/v1/fine_tuning/jobs"
+#define ADMIN_JOBS "/admin/v1/jobs"
 
 size_t api_data_routes(struct api_data *d, struct gw_route *out, size_t cap) {
     const struct gw_route routes[] = {
@@ -40,8 +41,14 @@ size_t api_data_routes(struct api_data *d, struct gw_route *out, size_t cap) {
         ROUTE(GW_GET, JOBS "/{id}/events", GW_AUTH_TRAIN, false, api_jobs_events),
         ROUTE(GW_GET, JOBS "/{id}/checkpoints", GW_AUTH_TRAIN, false, api_jobs_checkpoints),
         ROUTE(GW_GET, JOBS "/{id}", GW_AUTH_TRAIN, false, api_jobs_get),
-        ROUTE(GW_GET, "/admin/v1/jobs", GW_AUTH_ADMIN, false, api_admin_jobs_list),
-        ROUTE(GW_GET, "/admin/v1/jobs/{id}", GW_AUTH_ADMIN, false, api_admin_jobs_get),
+        ROUTE(GW_GET, ADMIN_JOBS, GW_AUTH_ADMIN, false, api_admin_jobs_list),
+        ROUTE(GW_POST, ADMIN_JOBS "/{id}/cancel", GW_AUTH_ADMIN, false, api_admin_jobs_cancel),
+        ROUTE(GW_POST, ADMIN_JOBS "/{id}/pause", GW_AUTH_ADMIN, false, api_admin_jobs_pause),
+        ROUTE(GW_POST, ADMIN_JOBS "/{id}/resume", GW_AUTH_ADMIN, false, api_admin_jobs_resume),
+        ROUTE(GW_GET, ADMIN_JOBS "/{id}/events", GW_AUTH_ADMIN, false, api_admin_jobs_events),
+        ROUTE(GW_GET, ADMIN_JOBS "/{id}/checkpoints", GW_AUTH_ADMIN, false,
+              api_admin_jobs_checkpoints),
+        ROUTE(GW_GET, ADMIN_JOBS "/{id}", GW_AUTH_ADMIN, false, api_admin_jobs_get),
     };
     size_t n = sizeof routes / sizeof *routes;
     if (n > cap)

@@ -5,6 +5,7 @@
 #pragma once
 #include "base/clock.h"
 #include "base/io_pool.h"
+#include "base/log.h"
 #include "finetune/home.h"
 #include "finetune/job_control.h"
 #include "gateway/http.h"
@@ -26,6 +27,8 @@ struct api_data {
     // never told.
     void (*stalls)(void *arg, const char *job, char *reason, size_t cap);
     void *stalls_arg;
+    const struct gw_keys *keys; // what tenants are called; may be NULL
+    const struct log *log;      // what administrators do to jobs; may be NULL
 };
 
 // The routes; `d` outlives the server. Returns how many, 0 if `cap` is too small.
@@ -47,6 +50,11 @@ void api_jobs_events(struct gw_request *r, void *arg);
 void api_jobs_checkpoints(struct gw_request *r, void *arg);
 void api_admin_jobs_list(struct gw_request *r, void *arg);
 void api_admin_jobs_get(struct gw_request *r, void *arg);
+void api_admin_jobs_cancel(struct gw_request *r, void *arg);
+void api_admin_jobs_pause(struct gw_request *r, void *arg);
+void api_admin_jobs_resume(struct gw_request *r, void *arg);
+void api_admin_jobs_events(struct gw_request *r, void *arg);
+void api_admin_jobs_checkpoints(struct gw_request *r, void *arg);
 
 // True if there is no data folder: then the request was answered.
 bool api_data_missing(struct gw_request *r, const struct api_data *d);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// GET /v1/fine_tuning/jobs/{id}/events and /checkpoints. With ?stream=true events are followed as
+// GET /v1/fine_tuning/jobs/{id}/events and /checkpoints, and the same for administrators, of any
+// tenant's job, under /admin/v1/jobs. With ?stream=true events are followed as
 // server-sent events, from the first on (or behind ?after=), until the job has ended: the database
 // is looked at only when its count of changes has moved, twice a second at most. When the server
 // stops, the stream ends with an error event: whoever follows may go on with ?after=.
@@ -73,7 +74,7 @@ static enum err make_checkpoints(struct api_answer *a, struct err_info *info) {
 }
 
 static void give_page(struct gw_request *r, const struct api_data *d, const struct api_query *q,
-                      int64_t limit,
+                      bool admin, int64_t limit,
                       enum err (*make)(struct api_answer *a, struct err_info *info)) {
     struct err_info info = {0};
     struct page *p = api_answer_begin(r, d->io, sizeof *p, make);
@@ -81,7 +82,7 @@ static void give_page(struct gw_request *r, const struct api_data *d, const stru
         return;
     p->home = d->home;
     p->page = (struct ft_page){
-        .owner = {.tenant = r->who.tenant}, .job = p->job, .after_seq = -1, .limit = limit};
+        .owner = {r->who.tenant, admin}, .job = p->job, .after_seq = -1, .limit = limit};
     snprintf(p->job, sizeof p->job, "%s", r->params[0]);
     if (api_page_read(q, limit, &p->page.limit, p->after, &info)) {
         gw_reply_error(r, &info);
@@ -93,8 +94,7 @@ static void give_page(struct gw_request *r, const struct api_data *d, const stru
     api_answer_start(&p->a);
 }
 
-void api_jobs_checkpoints(struct gw_request *r, void *arg) {
-    const struct api_data *d = arg;
+static void give_checkpoints(struct gw_request *r, const struct api_data *d, bool admin) {
     struct api_query q;
     struct err_info info;
     if (api_data_missing(r, d))
@@ -102,7 +102,15 @@ void api_jobs_checkpoints(struct gw_request *r, void *arg) {
     if (api_query_parse(&r->arena, r->query, &q, &info))
         gw_reply_error(r, &info);
     else
-        give_page(r, d, &q, CHECKPOINTS_LIMIT, make_checkpoints);
+        give_page(r, d, &q, admin, CHECKPOINTS_LIMIT, make_checkpoints);
+}
+
+void api_jobs_checkpoints(struct gw_request *r, void *arg) {
+    give_checkpoints(r, arg, false);
+}
+
+void api_admin_jobs_checkpoints(struct gw_request *r, void *arg) {
+    give_checkpoints(r, arg, true);
 }
 
 // ---- the stream
@@ -113,7 +121,7 @@ struct follow {
     struct api_task task;
     struct ft_home *home;
     const struct clock *clock;
-    uint64_t tenant;
+    struct ft_job_owner owner;
     char job[96], after[FT_ID_MAX]; // after: until the first look
     struct gw_timer *timer;
     bool began, full;
@@ -137,7 +145,7 @@ static void follow_add(void *arg, const struct ft_event *e) {
 
 static void follow_work(struct api_task *t) {
     struct follow *f = (struct follow *)t;
-    const struct ft_page page = {.owner = {.tenant = f->tenant},
+    const struct ft_page page = {.owner = f->owner,
                                  .job = f->job,
                                  .after = f->after[0] ? f->after : NULL,
                                  .after_seq = f->after_seq,
@@ -265,15 +273,15 @@ static void follow_close(struct gw_request *r) {
     api_task_closed(r);
 }
 
-static void follow_events(struct gw_request *r, const struct api_data *d,
-                          const struct api_query *q) {
+static void follow_events(struct gw_request *r, const struct api_data *d, const struct api_query *q,
+                          bool admin) {
     const char *after = api_query_get(q, "after");
     struct follow *f = api_task_begin(r, d->io, sizeof *f);
     if (!f)
         return;
     f->home = d->home;
     f->clock = &clock_system;
-    f->tenant = r->who.tenant;
+    f->owner = (struct ft_job_owner){r->who.tenant, admin};
     snprintf(f->job, sizeof f->job, "%s", r->params[0]);
     snprintf(f->after, sizeof f->after, "%s", after ? after : "");
     buf_init(&f->out, 0);
@@ -286,8 +294,7 @@ static void follow_events(struct gw_request *r, const struct api_data *d,
     (void)api_task_start(&f->task);
 }
 
-void api_jobs_events(struct gw_request *r, void *arg) {
-    const struct api_data *d = arg;
+static void give_events(struct gw_request *r, const struct api_data *d, bool admin) {
     struct api_query q;
     struct err_info info = {0};
     if (api_data_missing(r, d))
@@ -299,7 +306,15 @@ void api_jobs_events(struct gw_request *r, void *arg) {
     if (e)
         gw_reply_error(r, &info);
     else if (stream && !strcmp(stream, "true"))
-        follow_events(r, d, &q);
+        follow_events(r, d, &q, admin);
     else
-        give_page(r, d, &q, EVENTS_LIMIT, make_events);
+        give_page(r, d, &q, admin, EVENTS_LIMIT, make_events);
+}
+
+void api_jobs_events(struct gw_request *r, void *arg) {
+    give_events(r, arg, false);
+}
+
+void api_admin_jobs_events(struct gw_request *r, void *arg) {
+    give_events(r, arg, true);
 }

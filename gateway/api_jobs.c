@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// /v1/fine_tuning/jobs: create, list, get, cancel, pause, resume; /admin/v1/jobs.
+// /v1/fine_tuning/jobs: create, list, get, cancel, pause, resume; all but the first for
+// administrators under /admin/v1/jobs, too.
 #include "gateway/api_jobs.h"
 #include "base/durable.h"
 #include "base/hash.h"
@@ -105,7 +106,8 @@ struct one {
     struct ft_job_owner owner;
     enum ft_job_action action;
     bool admin;
-    char id[96]; // longer than any id: what does not fit is none
+    char id[96];  // longer than any id: what does not fit is none
+    char by[144]; // who asks, for the log
 };
 
 static const char *wait_of(const struct api_data *d) {
@@ -119,7 +121,9 @@ static void write_admin(const struct api_data *d, const struct ft_job *j, const 
     bool runs = j->state == FT_JOB_RUNNING || j->state == FT_JOB_EVALUATING;
     if (runs && d->stalls)
         d->stalls(d->stalls_arg, j->id, stall, sizeof stall);
-    api_job_admin_write(j, !runs ? wait : stall[0] ? stall : NULL, samples, w);
+    if (runs)
+        wait = stall[0] ? stall : NULL;
+    api_job_admin_write(j, gw_keys_tenant(d->keys, j->tenant), wait, samples, w);
 }
 
 // Sample prompts and their answers, which the runner has left; NULL: none.
@@ -155,6 +159,23 @@ static enum err make_get(struct api_answer *a, struct err_info *info) {
     return e ? e : reply_job(o, &j);
 }
 
+// An administrator may do it to anybody's job, so there must be a trace of who it was.
+static void log_action(const struct one *o, const struct ft_job *j) {
+    static const char *const verbs[] = {
+        [FT_JOB_CANCEL] = "cancelled", [FT_JOB_PAUSE] = "paused", [FT_JOB_RESUME] = "resumed"};
+    const char *tenant = gw_keys_tenant(o->d->keys, j->tenant);
+    log_write(o->d->log, LOG_INFO, "job %s of tenant %016llx%s%s%s was %s by an administrator, %s",
+              j->id, (unsigned long long)j->tenant, tenant ? " (" : "", tenant ? tenant : "",
+              tenant ? ")" : "", verbs[o->action], o->by);
+}
+
+static void name_asker(const struct gw_request *r, char *out, size_t cap) {
+    char key[32] = "without a key";
+    if (r->who.domain)
+        snprintf(key, sizeof key, "key %08x", r->who.key_id);
+    snprintf(out, cap, "%s, from %s, request %s", key, r->client_ip, r->id);
+}
+
 static enum err make_action(struct api_answer *a, struct err_info *info) {
     struct one *o = (struct one *)a;
     struct ft_job j;
@@ -162,6 +183,8 @@ static enum err make_action(struct api_answer *a, struct err_info *info) {
     if (e)
         return e;
     ft_control_wake(o->d->control);
+    if (o->admin)
+        log_action(o, &j);
     return reply_job(o, &j);
 }
 
@@ -189,24 +212,37 @@ void api_admin_jobs_get(struct gw_request *r, void *arg) {
         api_answer_start(&o->a);
 }
 
-static void act(struct gw_request *r, void *arg, enum ft_job_action action) {
-    struct one *o = begin_one(r, arg, false, make_action);
+static void act(struct gw_request *r, void *arg, bool admin, enum ft_job_action action) {
+    struct one *o = begin_one(r, arg, admin, make_action);
     if (!o)
         return;
     o->action = action;
+    name_asker(r, o->by, sizeof o->by);
     api_answer_start(&o->a);
 }
 
 void api_jobs_cancel(struct gw_request *r, void *arg) {
-    act(r, arg, FT_JOB_CANCEL);
+    act(r, arg, false, FT_JOB_CANCEL);
 }
 
 void api_jobs_pause(struct gw_request *r, void *arg) {
-    act(r, arg, FT_JOB_PAUSE);
+    act(r, arg, false, FT_JOB_PAUSE);
 }
 
 void api_jobs_resume(struct gw_request *r, void *arg) {
-    act(r, arg, FT_JOB_RESUME);
+    act(r, arg, false, FT_JOB_RESUME);
+}
+
+void api_admin_jobs_cancel(struct gw_request *r, void *arg) {
+    act(r, arg, true, FT_JOB_CANCEL);
+}
+
+void api_admin_jobs_pause(struct gw_request *r, void *arg) {
+    act(r, arg, true, FT_JOB_PAUSE);
+}
+
+void api_admin_jobs_resume(struct gw_request *r, void *arg) {
+    act(r, arg, true, FT_JOB_RESUME);
 }
 
 // ---- lists

@@ -114,12 +114,16 @@ static void write_reason(const struct ft_job *j, const char *wait, struct json_w
     jw_kstr(w, "reason", wait ? wait : or_null(text));
 }
 
-void api_job_admin_write(const struct ft_job *j, const char *wait, const json_t *samples,
-                         struct json_w *w) {
+void api_job_admin_write(const struct ft_job *j, const char *tenant, const char *wait,
+                         const json_t *samples, struct json_w *w) {
+    char id[17];
     json_t *request = request_of(j, w);
     jw_obj(w);
     write_body(j, request, w);
     json_decref(request);
+    snprintf(id, sizeof id, "%016llx", (unsigned long long)j->tenant); // as in the access log
+    jw_kstr(w, "tenant", tenant);
+    jw_kstr(w, "tenant_id", id);
     jw_kstr(w, "state", ft_job_state_text(j->state));
     write_reason(j, wait, w);
     jw_kint(w, "priority", j->priority);

@@ -16,6 +16,7 @@ enum { KEY_MAX = 512, KEYS_MAX = 65536, FILE_MAX = 16 << 20, TENANT_MAX = 128 };
 struct gw_key {
     uint8_t digest[SHA256_BYTES];
     struct gw_identity who;
+    char *tenant; // its name, or NULL
 };
 
 struct gw_keys {
@@ -31,6 +32,8 @@ enum err gw_keys_create(struct gw_keys **out) {
 void gw_keys_destroy(struct gw_keys *k) {
     if (!k)
         return;
+    for (size_t i = 0; i < k->n; i++)
+        mem_free(k->items[i].tenant);
     mem_free(k->items);
     mem_free(k);
 }
@@ -95,6 +98,9 @@ enum err gw_keys_add_role(struct gw_keys *k, const char *key, const char *tenant
     item->who.tenant = is_default(tenant) ? 0 : item->who.domain;
     if (e)
         return err_set(info, e, NULL, "cannot hash an API key");
+    item->tenant = tenant ? mem_strdup(tenant) : NULL;
+    if (tenant && !item->tenant)
+        return err_set(info, ERR_NOMEM, NULL, "out of memory");
     memcpy(&item->who.key_id, item->digest, sizeof item->who.key_id);
     k->n++;
     return ERR_OK;
@@ -170,4 +176,13 @@ bool gw_keys_check(const struct gw_keys *k, const char *presented, size_t len,
             found = true;
         }
     return found;
+}
+
+const char *gw_keys_tenant(const struct gw_keys *k, uint64_t tenant) {
+    if (tenant == 0)
+        return GW_TENANT_DEFAULT;
+    for (size_t i = 0; k && i < k->n; i++)
+        if (k->items[i].who.tenant == tenant)
+            return k->items[i].tenant;
+    return NULL;
 }

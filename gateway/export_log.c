@@ -53,7 +53,8 @@ static enum err put_job(const struct export_set *s, struct json_w *w, struct err
         return e;
     jw_obj(w);
     jw_key(w, "job");
-    api_job_admin_write(&j, NULL, NULL, w); // samples.json stands beside it
+    api_job_admin_write(&j, gw_keys_tenant(NULL, j.tenant), NULL, NULL,
+                        w); // samples.json stands beside it
     jw_key(w, "files");
     jw_arr(w);
     e = put_file(s->home, &j, j.training_file, w, info);

@@ -196,3 +196,5 @@ enum err gw_keys_load_file(struct gw_keys *k, const char *path, struct err_info 
 bool gw_keys_check(const struct gw_keys *k, const char *presented, size_t len,
                    struct gw_identity *out);
 size_t gw_keys_count(const struct gw_keys *k);
+// What a tenant is called, or NULL: no key names it. `k` may be NULL.
+const char *gw_keys_tenant(const struct gw_keys *k, uint64_t tenant);

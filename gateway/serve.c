@@ -104,6 +104,8 @@ static enum err open_server(struct serve *s, struct err_info *info) {
     const struct serve_options *o = &s->options;
     size_t n_routes = api_routes(&s->app, s->routes, MAX_ROUTES);
     s->adapters = (struct api_adapters){.app = &s->app, .host = &s->host.adapters};
+    s->data.api.keys = s->keys;
+    s->data.api.log = &s->log;
     if (s->data.api.home) {
         s->adapters.owner = data_host_owner;
         s->adapters.owner_arg = &s->data;

@@ -302,6 +302,43 @@ class Keys(Folder):
         with self.start() as server:  # and back
             self.assertEqual(self.see(self.connect(server)), ([f], [job]))
 
+    def test_administrator(self):
+        """Anybody's job can be seen and stopped by an administrator, whose key is told in the log."""
+        def ask(server, method, path, key="sk-admin"):
+            return server.json(method, "/admin/v1/jobs" + path, headers={"Authorization": "Bearer " + key})
+
+        keys = self.keys("sk-trainer one train\nsk-admin ops admin\n")
+        with self.start("--api-key-file", keys) as server:
+            client = self.connect(server, "sk-trainer")
+            f = client.files.create(file=("a.jsonl", GOOD), purpose="fine-tune").id
+            job = client.fine_tuning.jobs.create(model="tiny", training_file=f).id
+            self.wait(client, job, "queued")
+            status, listed = ask(server, "GET", "")
+            self.assertEqual((status, [(j["id"], j["tenant"]) for j in listed["data"]]), (200, [(job, "one")]))
+            number = listed["data"][0]["tenant_id"]
+            mine = wait_until(lambda: [json.loads(line) for line in server.access if "/v1/files" in line])
+            self.assertEqual({line["tenant_id"] for line in mine}, {number})
+            for act, state in (("pause", "paused"), ("resume", "queued"), ("cancel", "cancelled")):
+                path = f"/{job}/{act}"
+                self.assertEqual(ask(server, "POST", path, "sk-trainer")[0], 403)
+                status, got = ask(server, "POST", path)
+                self.assertEqual((status, got["state"], got["tenant"]), (200, state, "one"))
+            name = hashlib.sha256(b"sk-admin").digest()[3::-1].hex()
+            done = f"job {job} of tenant {number} (one) was cancelled by an administrator, key {name}, from 127.0.0.1, "
+            wait_until(lambda: [line for line in server.log if done in line], lambda: server.log)
+            status, _, data = server.request("GET", f"/admin/v1/jobs/{job}/events?stream=true",
+                                             headers={"Authorization": "Bearer sk-admin"})
+            found, ended = events(data)
+            self.assertEqual((status, ended), (200, True))
+            self.assertEqual(found[-1]["message"], "Fine-tuning job cancelled by an administrator")
+            self.assertEqual(next(iter(client.fine_tuning.jobs.list_events(job))).id, found[-1]["id"])
+            self.assertEqual(ask(server, "GET", f"/{job}/checkpoints")[1]["data"], [])
+            self.assertEqual(ask(server, "POST", f"/{job}/cancel")[0], 400)
+            self.assertEqual(ask(server, "POST", "/ftjob-none/cancel")[0], 404)
+        with self.start(env={"GRAFT_API_KEY": "sk-admin"}) as server:  # nobody knows the name any more
+            got = ask(server, "GET", f"/{job}")[1]
+            self.assertEqual((got["tenant"], got["tenant_id"]), (None, number))
+
     def test_older_folder(self):
         """Before the default tenant had one number, what a directly given key had made bore that of its name."""
         with self.start() as server:

@@ -41,6 +41,7 @@ void df_start(struct df *d, uint64_t max_file_bytes, bool keys) {
         assert_ok(gw_keys_add(d->keys, "key-of-one", "one", true, &info), &info);
         assert_ok(gw_keys_add(d->keys, "key-of-two", "two", true, &info), &info);
     }
+    d->api.keys = d->keys;
     open_all(d);
 }
 

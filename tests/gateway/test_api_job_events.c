@@ -187,7 +187,7 @@ static void test_unknown_routes(void **state) {
         {"GET", "/v1/files/#/contents", 404, NULL},
         {"DELETE", "/v1/files/#/content/x", 404, NULL},
         {"GET", "/v1/files/", 404, NULL},
-        {"GET", "/admin/v1/jobs/$/events", 404, NULL},
+        {"GET", "/admin/v1/jobs/$/files", 404, NULL},
         {"GET", "/admin/v1/x", 404, NULL},
         {"PUT", "/v1/nothing", 404, NULL},
         {"DELETE", JOBS "/$", 405, "GET, HEAD, OPTIONS"},
@@ -197,6 +197,7 @@ static void test_unknown_routes(void **state) {
         {"PATCH", "/v1/files/#", 405, "GET, HEAD, DELETE, OPTIONS"},
         {"POST", "/v1/files/#/content", 405, "GET, HEAD, OPTIONS"},
         {"POST", "/admin/v1/jobs", 405, "GET, HEAD, OPTIONS"},
+        {"GET", "/admin/v1/jobs/$/cancel", 405, "POST, OPTIONS"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct cl_response r;

@@ -43,6 +43,12 @@ static void test_table(void **state) {
     assert_true(check(k, "sk-five", &c) && check(k, "sk-six", &d));
     assert_true(!c.tenant && !d.tenant && c.domain && c.domain == d.domain);
     assert_true(check(k, "sk-seven", &d) && d.tenant);
+    assert_string_equal(gw_keys_tenant(k, a.tenant), "red");
+    assert_string_equal(gw_keys_tenant(k, d.tenant), "Default");
+    assert_string_equal(gw_keys_tenant(k, 0), "default");
+    assert_string_equal(gw_keys_tenant(NULL, 0), "default");
+    assert_null(gw_keys_tenant(k, 5));
+    assert_null(gw_keys_tenant(NULL, a.tenant));
     static const char *const wrong[] = {"",       "sk-on",   "sk-one ", "sk-onee",
                                         "SK-ONE", "sk-thre", "x"};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
