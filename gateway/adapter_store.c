@@ -104,6 +104,7 @@ static void write_alias(void *arg, const struct adp_alias_info *a) {
     jw_obj(&x->w);
     jw_kstr(&x->w, "alias", a->alias);
     jw_kstr(&x->w, "target", a->target);
+    jw_kstr(&x->w, "former", a->former[0] ? a->former : NULL);
     jw_obj_end(&x->w);
 }
 
@@ -447,10 +448,10 @@ static enum err restore_names(struct adapter_host *h, const json_t *list, struct
 }
 
 static enum err again(struct adapter_host *h, const char *alias, const char *target,
-                      struct err_info *info) {
+                      const char *former, struct err_info *info) {
     if (!alias || !target)
         return err_set(info, ERR_FORMAT, NULL, "an item of aliases must have alias and target");
-    enum err e = adp_alias_again(h->registry, alias, target, info);
+    enum err e = adp_alias_again(h->registry, alias, target, former, info);
     if (e)
         err_prefix(info, "alias %s", alias);
     return e;
@@ -469,9 +470,10 @@ enum err adapter_store_apply(struct adapter_host *h, struct err_info *info) {
     json_array_foreach(json_object_get(state, "aliases"), i, v) {
         const char *alias = json_string_value(json_object_get(v, "alias"));
         const char *target = json_string_value(json_object_get(v, "target"));
+        const char *former = json_string_value(json_object_get(v, "former"));
         // What it stands for may come later: by --lora-modules, or once somebody asks for it.
         if (!e)
-            e = again(h, alias, target, info);
+            e = again(h, alias, target, former, info);
     }
     json_decref(state);
     if (e)

@@ -33,6 +33,9 @@ enum err app_check_model(const struct app *a, const char *name, struct err_info 
             return ERR_OK;
     if (!info)
         return ERR_NO_MODEL;
+    char stood_for[ADP_NAME_MAX + 32];
+    if (a->adapters && adp_alias_target(a->adapters, name, stood_for))
+        return adp_no_model(a->adapters, name, info);
     char served[NAMES_SHOWN * 70 + 1] = "";
     for (size_t i = 0, at = 0; i < a->n_names && i < NAMES_SHOWN; i++)
         at += (size_t)snprintf(served + at, sizeof served - at, "%s`%.64s`", i ? ", " : "",

@@ -17,6 +17,7 @@ struct change {
     bool plain; // vLLM's routes answer in plain text
     char name[ADP_NAME_MAX + 1], path[ADP_PATH_MAX], target[ADP_NAME_MAX + 32];
     bool in_place, promote, remove;
+    bool is_alias; // what is rolled back: its name has no versions to list
     uint64_t version;
     struct err_info error;
 };
@@ -162,10 +163,28 @@ static void write_alias(void *arg, const struct adp_alias_info *a) {
     jw_obj(&l->w);
     jw_kstr(&l->w, "alias", a->alias);
     jw_kstr(&l->w, "target", a->target);
+    jw_kstr(&l->w, "former", a->former[0] ? a->former : NULL);
+    if (!a->served && adapter_demand_claims(a->target))
+        jw_knull(&l->w, "served"); // loaded once somebody asks for it, if it is there then
+    else
+        jw_kbool(&l->w, "served", a->served);
     jw_obj_end(&l->w);
 }
 
-static void reply_list(struct gw_request *r, struct adp_registry *reg, const char *name) {
+// Of aliases that stand for the name, or for one of its versions, in vain.
+static void write_warning(void *arg, const struct adp_alias_info *a) {
+    struct lister *l = arg;
+    char text[sizeof a->alias + sizeof a->target + 64];
+    size_t n = strlen(l->name);
+    if (a->served || strncmp(a->target, l->name, n) != 0 || (a->target[n] && a->target[n] != '@'))
+        return;
+    snprintf(text, sizeof text, "alias `%s` stands for `%s`, which is not served any more",
+             a->alias, a->target);
+    jw_str(&l->w, text);
+}
+
+static void reply_list(struct gw_request *r, struct adp_registry *reg, const char *name,
+                       bool retired) {
     struct buf out;
     buf_init(&out, 0);
     struct lister l = {json_w_begin(&out), name, 0};
@@ -179,6 +198,12 @@ static void reply_list(struct gw_request *r, struct adp_registry *reg, const cha
         jw_key(&l.w, "aliases");
         jw_arr(&l.w);
         e = adp_aliases(reg, write_alias, &l);
+        jw_arr_end(&l.w);
+    }
+    if (retired && !e) {
+        jw_key(&l.w, "warnings");
+        jw_arr(&l.w);
+        e = adp_aliases(reg, write_warning, &l);
         jw_arr_end(&l.w);
     }
     jw_obj_end(&l.w);
@@ -201,7 +226,8 @@ static void done(struct api_task *t) {
     else if (c->plain)
         reply_plain(t->r, c);
     else
-        reply_list(t->r, c->host->registry, c->make == make_alias ? NULL : c->name);
+        reply_list(t->r, c->host->registry, c->is_alias || c->make == make_alias ? NULL : c->name,
+                   c->make == make_retire);
     api_task_end(t);
 }
 
@@ -224,6 +250,16 @@ static enum err take(const json_t *body, const char *field, char *to, size_t cap
         return err_set(info, ERR_INVALID, field, "%s is longer than %zu bytes", field, cap - 1);
     memcpy(to, s, n + 1);
     return ERR_OK;
+}
+
+// An alias goes back as a name does. Where that is a checkpoint which has to be loaded first, the
+// alias is pointed at it like at a new target.
+static void look_for_alias(struct change *c) {
+    struct adp_registry *reg = c->host->registry;
+    c->is_alias = adp_alias_target(reg, c->name, c->target);
+    if (c->is_alias && adp_alias_former(reg, c->name, c->target) && c->demand &&
+        adapter_demand_claims(c->target) && !adp_knows(reg, c->target))
+        c->make = make_alias;
 }
 
 typedef enum err (*read_fn)(struct change *c, const struct gw_request *r, const json_t *body,
@@ -253,7 +289,9 @@ static void begin(struct gw_request *r, struct api_adapters *a, enum err (*make)
     c->task.work = work;
     c->task.done = done;
     c->task.drop = drop;
-    if (make != make_rollback) {
+    if (make == make_rollback)
+        look_for_alias(c);
+    if (c->make != make_rollback) {
         (void)api_task_start(&c->task);
     } else if (adapter_host_roll_back(a->host, c->name, &info)) {
         gw_reply_error(r, &info);
@@ -342,13 +380,13 @@ HANDLER(admin_retire, make_retire, false, read_named)
 static void admin_list(struct gw_request *r, void *arg) {
     const struct api_adapters *a = arg;
     if (!refuse(r, a))
-        reply_list(r, a->app->adapters, NULL);
+        reply_list(r, a->app->adapters, NULL, false);
 }
 
 static void admin_get(struct gw_request *r, void *arg) {
     const struct api_adapters *a = arg;
     if (!refuse(r, a))
-        reply_list(r, a->app->adapters, r->params[0]);
+        reply_list(r, a->app->adapters, r->params[0], false);
 }
 
 #define ADAPTERS "/admin/v1/adapters"

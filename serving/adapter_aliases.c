@@ -20,6 +20,28 @@ enum err adp__check_alias(struct adp_registry *r, const char *alias, const char 
     return ERR_OK;
 }
 
+void adp__point(struct adp_alias_info *a, const char *target) {
+    if (!strcmp(a->target, target))
+        return;
+    memcpy(a->former, a->target, sizeof a->former);
+    memcpy(a->target, target, strlen(target) + 1);
+}
+
+enum err adp__alias_back(struct adp_registry *r, struct adp_alias_info *a, struct err_info *info) {
+    char former[sizeof a->former];
+    if (!a->former[0])
+        return err_set(info, ERR_INVALID, "name",
+                       "alias `%.160s` stands for `%.192s` and has no former target to go back to",
+                       a->alias, a->target);
+    if (!adp__lookup(r, a->former))
+        return err_set(info, ERR_INVALID, "name",
+                       "`%.192s`, which alias `%.160s` stood for before, is not served any more",
+                       a->former, a->alias);
+    memcpy(former, a->former, sizeof former);
+    adp__point(a, former);
+    return ERR_OK;
+}
+
 static enum err set_alias(struct adp_registry *r, const char *alias, const char *target,
                           bool loaded, struct err_info *info) {
     enum err e = adp__check_alias(r, alias, target, loaded, info);
@@ -38,10 +60,12 @@ static enum err set_alias(struct adp_registry *r, const char *alias, const char 
         r->aliases = grown;
         r->cap_aliases = cap;
     }
-    if (!a)
+    if (!a) {
         a = &r->aliases[r->n_aliases++];
+        memset(a, 0, sizeof *a);
+    }
     memcpy(a->alias, alias, strlen(alias) + 1);
-    memcpy(a->target, target, strlen(target) + 1);
+    adp__point(a, target);
     return ERR_OK;
 }
 
@@ -62,8 +86,28 @@ enum err adp_alias(struct adp_registry *r, const char *alias, const char *target
 }
 
 enum err adp_alias_again(struct adp_registry *r, const char *alias, const char *target,
-                         struct err_info *info) {
-    return make_alias(r, alias, target, false, info);
+                         const char *former, struct err_info *info) {
+    enum err e = former && former[0] ? make_alias(r, alias, former, false, info) : ERR_OK;
+    return e ? e : make_alias(r, alias, target, false, info);
+}
+
+enum err adp_no_model(struct adp_registry *r, const char *name, struct err_info *info) {
+    char target[ADP_NAME_MAX + 32];
+    return adp_alias_target(r, name, target)
+               ? err_set(info, ERR_NO_MODEL, "model",
+                         "alias `%.160s` stands for `%.192s`, which is not served any more", name,
+                         target)
+               : err_set(info, ERR_NO_MODEL, "model", "The model `%.64s` does not exist", name);
+}
+
+bool adp_alias_former(struct adp_registry *r, const char *alias, char out[ADP_NAME_MAX + 32]) {
+    lock_take(&r->lock);
+    const struct adp_alias_info *a = adp__find_alias(r, alias);
+    bool any = a && a->former[0];
+    if (any)
+        memcpy(out, a->former, sizeof a->former);
+    lock_drop(&r->lock);
+    return any;
 }
 
 bool adp_alias_target(struct adp_registry *r, const char *alias, char out[ADP_NAME_MAX + 32]) {

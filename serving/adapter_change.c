@@ -110,25 +110,28 @@ enum err adp_list_after(struct adp_registry *r, const struct adp_change *c,
 
 struct aliases_after {
     const struct adp_change *c;
+    struct adp_alias_info own; // as it is now
     void (*each)(void *arg, const struct adp_alias_info *a);
     void *arg;
 };
 
 static void other_alias(void *arg, const struct adp_alias_info *a) {
-    const struct aliases_after *x = arg;
+    struct aliases_after *x = arg;
     if (x->c->kind != ADP_CHANGE_ALIAS || strcmp(a->alias, x->c->name) != 0)
         x->each(x->arg, a);
+    else
+        x->own = *a;
 }
 
 enum err adp_aliases_after(struct adp_registry *r, const struct adp_change *c,
                            void (*each)(void *arg, const struct adp_alias_info *a), void *arg) {
-    struct aliases_after x = {c, each, arg};
-    struct adp_alias_info own;
+    struct aliases_after x = {.c = c, .each = each, .arg = arg};
     enum err e = adp_aliases(r, other_alias, &x);
     if (e || c->kind != ADP_CHANGE_ALIAS || !c->target)
         return e;
-    snprintf(own.alias, sizeof own.alias, "%s", c->name);
-    snprintf(own.target, sizeof own.target, "%s", c->target);
-    each(arg, &own);
+    snprintf(x.own.alias, sizeof x.own.alias, "%s", c->name);
+    adp__point(&x.own, c->target);
+    x.own.served = adp_knows(r, c->target);
+    each(arg, &x.own);
     return ERR_OK;
 }

@@ -55,6 +55,8 @@ enum err adp_aliases(struct adp_registry *r,
     struct adp_alias_info *list = mem_calloc(n ? n : 1, sizeof *list);
     if (list && n)
         memcpy(list, r->aliases, n * sizeof *list);
+    for (size_t i = 0; list && i < n; i++)
+        list[i].served = adp__lookup(r, list[i].target);
     lock_drop(&r->lock);
     for (size_t i = 0; list && i < n; i++)
         each(arg, &list[i]);

@@ -354,7 +354,10 @@ enum err adp_roll_back(struct adp_registry *r, const char *name, struct err_info
     enum err e = ERR_OK;
     lock_take(&r->lock);
     struct adp__name *n = adp__find_name(r, name);
-    if (!n || !n->active) {
+    struct adp_alias_info *alias = adp__find_alias(r, name);
+    if (alias) {
+        e = adp__alias_back(r, alias, info);
+    } else if (!n || !n->active) {
         e = err_set(info, ERR_NOT_FOUND, "name", "there is no adapter `%s`", name);
     } else if (!n->former) {
         e = err_set(info, ERR_INVALID, "name", "`%s` has no former version to go back to", name);
@@ -407,8 +410,7 @@ enum err adp_resolve(struct adp_registry *r, const char *name, struct adp_versio
         v->pins++;
     lock_drop(&r->lock);
     *out = v;
-    return v ? ERR_OK
-             : err_set(info, ERR_NO_MODEL, "model", "The model `%.64s` does not exist", name);
+    return v ? ERR_OK : adp_no_model(r, name, info);
 }
 
 bool adp_knows(struct adp_registry *r, const char *name) {

@@ -92,7 +92,9 @@ void adp_release(struct adp_version *v);
 // the one before that is retired.
 enum err adp_promote(struct adp_registry *r, const char *name, uint64_t version,
                      struct err_info *info);
-// The former version at once; the active one becomes ROLLED_BACK.
+// The former version at once; the active one becomes ROLLED_BACK. An alias goes back to its former
+// target, and what it stood for is the former one then. ERR_INVALID: there is none, or it is not
+// served any more.
 enum err adp_roll_back(struct adp_registry *r, const char *name, struct err_info *info);
 // What an earlier process acknowledged: the name's versions, READY; 0: none.
 enum err adp_name_again(struct adp_registry *r, const char *name, uint64_t active, uint64_t former,
@@ -100,18 +102,24 @@ enum err adp_name_again(struct adp_registry *r, const char *name, uint64_t activ
 // The version takes no new requests, and goes when none holds it. version 0: all of the name.
 enum err adp_retire(struct adp_registry *r, const char *name, uint64_t version,
                     struct err_info *info);
-// A second name; `target` is a name or name@number. NULL takes the alias away.
+// A second name; `target` is a name or name@number. NULL takes the alias away. What it stood for is
+// kept as its former target.
 enum err adp_alias(struct adp_registry *r, const char *alias, const char *target,
                    struct err_info *info);
-// One that an earlier process acknowledged: its target may come later, or not be there any more.
+// One that an earlier process acknowledged: its targets may come later, or not be there any more.
+// `former`: NULL, none.
 enum err adp_alias_again(struct adp_registry *r, const char *alias, const char *target,
-                         struct err_info *info);
+                         const char *former, struct err_info *info);
 // What the alias stands for, loaded or not. False: there is no such alias.
 bool adp_alias_target(struct adp_registry *r, const char *alias, char out[ADP_NAME_MAX + 32]);
+// What it stood for before. False: no alias, or none before.
+bool adp_alias_former(struct adp_registry *r, const char *alias, char out[ADP_NAME_MAX + 32]);
 
 // A name, an alias or name@number; pins. ERR_NO_MODEL.
 enum err adp_resolve(struct adp_registry *r, const char *name, struct adp_version **out,
                      struct err_info *info);
+// Says of a name that adp_resolve does not know why. ERR_NO_MODEL.
+enum err adp_no_model(struct adp_registry *r, const char *name, struct err_info *info);
 bool adp_knows(struct adp_registry *r, const char *name); // whether adp_resolve would succeed
 void adp_pin(struct adp_version *v); // of one that the caller has pinned, or verifies
 void adp_unpin(struct adp_version *v);
@@ -185,6 +193,8 @@ enum err adp_list(struct adp_registry *r, void (*each)(void *arg, const struct a
                   void *arg);
 struct adp_alias_info {
     char alias[ADP_NAME_MAX + 1], target[ADP_NAME_MAX + 32];
+    char former[ADP_NAME_MAX + 32]; // what it stood for before; or empty
+    bool served;                    // now, in what adp_aliases gives: adp_resolve knows the target
 };
 enum err adp_aliases(struct adp_registry *r,
                      void (*each)(void *arg, const struct adp_alias_info *i), void *arg);

@@ -73,6 +73,8 @@ enum err adp__check_promote(struct adp_registry *r, const char *name, uint64_t v
                             struct adp_version **out, struct err_info *info);
 enum err adp__check_alias(struct adp_registry *r, const char *alias, const char *target,
                           bool loaded, struct err_info *info);
+void adp__point(struct adp_alias_info *a, const char *target); // the former target is kept
+enum err adp__alias_back(struct adp_registry *r, struct adp_alias_info *a, struct err_info *info);
 enum err adp__none_to_retire(const char *name, uint64_t version, struct err_info *info);
 void adp__move(struct adp_version *v, enum adp_state to);
 void adp__unref(struct adp_version *v);

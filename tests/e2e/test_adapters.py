@@ -219,10 +219,40 @@ class Lasting(unittest.TestCase):
         for options, status in (((), 404), (modules, 200)):
             server.stop(signal.SIGKILL)
             server = self.start(*options)
-            self.assertEqual(server.json("GET", "/admin/v1/adapters")[1]["aliases"], [{"alias": "prod", "target": "qv"}])
-            self.assertEqual(server.json("GET", "/v1/models/prod")[0], status)
+            self.assertEqual(server.json("GET", "/admin/v1/adapters")[1]["aliases"],
+                             [{"alias": "prod", "target": "qv", "former": None, "served": status == 200}])
+            got, answer = server.json("GET", "/v1/models/prod")
+            self.assertEqual(got, status)
+            if status == 404:
+                self.assertEqual(answer, error("alias `prod` stands for `qv`, which is not served any more",
+                                               "model", "model_not_found"))
             self.post(server, "/admin/v1/adapters", {"name": "other", "path": path("all")})  # saves
         self.assertEqual(tokens_of(server, "prod")[0], before)
+
+    def test_an_alias_goes_back(self):
+        server = self.start()
+        admin = "/admin/v1/adapters"
+        for name in ("all", "qv"):
+            self.post(server, admin, {"name": name, "path": path(name)})
+            self.post(server, admin + "/aliases", {"alias": "prod", "target": name})
+        answers = {name: tokens_of(server, name)[0] for name in ("all", "qv")}
+        self.assertEqual(tokens_of(server, "prod")[0], answers["qv"])
+        listed = json.loads(self.post(server, admin + "/prod/rollback", None))
+        self.assertEqual(listed["aliases"], [{"alias": "prod", "target": "all", "former": "qv", "served": True}])
+        self.assertEqual(tokens_of(server, "prod")[0], answers["all"])
+        server.stop(signal.SIGKILL)
+        server = self.start()
+        self.assertEqual(server.json("GET", admin)[1]["aliases"], listed["aliases"])
+        self.assertEqual(tokens_of(server, "prod")[0], answers["all"])
+        self.assertEqual(json.loads(self.post(server, admin + "/qv/retire", {}))["warnings"], [])
+        refused = self.post(server, admin + "/prod/rollback", None, 400)
+        self.assertIn(b"`qv`, which alias `prod` stood for before, is not served any more", refused)
+        says = "alias `prod` stands for `all`, which is not served any more"
+        self.assertEqual(json.loads(self.post(server, admin + "/all/retire", {}))["warnings"], [says])
+        status, answer = server.json("POST", "/v1/completions", {"model": "prod", "prompt": [5], "max_tokens": 1})
+        self.assertEqual((status, answer["error"]["message"]), (404, says))
+        self.assertEqual(server.json("GET", admin)[1]["aliases"],
+                         [{"alias": "prod", "target": "all", "former": "qv", "served": False}])
 
     def test_a_killed_process(self):
         server = self.start()
@@ -244,7 +274,7 @@ class Lasting(unittest.TestCase):
         listed = server.json("GET", "/admin/v1/adapters")[1]
         self.assertEqual([(x["version"], x["status"], x["former"]) for x in listed["data"]],
                          [(2, "ready", True), (3, "active", False)])
-        self.assertEqual(listed["aliases"], [{"alias": "prod", "target": "a"}])
+        self.assertEqual(listed["aliases"], [{"alias": "prod", "target": "a", "former": None, "served": True}])
         self.assertEqual(sorted(os.listdir(os.path.join(self.folder, "data/adapters"))), ["state.json", "v2", "v3"])
         for folder in ("v2", "v3"):
             r = subprocess.run([BIN, "verify", os.path.join(self.folder, "data/adapters", folder)], capture_output=True)

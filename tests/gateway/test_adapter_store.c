@@ -82,7 +82,8 @@ static void see_version(void *arg, const struct adp_info *i) {
 static void see_alias(void *arg, const struct adp_alias_info *a) {
     char *view = arg;
     size_t n = strlen(view);
-    snprintf(view + n, VIEW - n, "%s -> %s\n", a->alias, a->target);
+    snprintf(view + n, VIEW - n, "%s -> %s%s%s\n", a->alias, a->target,
+             a->former[0] ? ", former " : "", a->former);
 }
 
 static void see(const struct host *h, char view[VIEW]) {
@@ -607,6 +608,27 @@ static void test_last_number(void **state) {
     close_host(&h);
 }
 
+// The way back of an alias outlasts the process, and so does its having been taken.
+static void test_alias_goes_back(void **state) {
+    struct world *w = *state;
+    struct host h;
+    struct err_info info = {0};
+    char view[VIEW];
+    start_anew(w, &h, true);
+    assert_ok(adapter_host_alias(&h.adapters, "c", "b", &info), &info);
+    close_host(&h);
+    assert_ok(open_host(w, &h, w->folder, &info), &info);
+    see(&h, view);
+    assert_non_null(strstr(view, "c -> b, former a\n"));
+    assert_ok(adapter_host_roll_back(&h.adapters, "c", &info), &info);
+    assert_ok(adapter_host_keep(&h.adapters, &info), &info);
+    close_host(&h);
+    assert_ok(open_host(w, &h, w->folder, &info), &info);
+    see(&h, view);
+    assert_non_null(strstr(view, "c -> a, former b\n"));
+    close_host(&h);
+}
+
 // ---- manifests
 
 static void no_flaw(void *arg, const char *file, enum err e, const char *what) {
@@ -710,6 +732,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_roll_back_first, setup, teardown),
         cmocka_unit_test_setup_teardown(test_states_last, setup, teardown),
         cmocka_unit_test_setup_teardown(test_alias_of_number, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_alias_goes_back, setup, teardown),
         cmocka_unit_test_setup_teardown(test_bad_state, setup, teardown),
         cmocka_unit_test_setup_teardown(test_left_over, setup, teardown),
         cmocka_unit_test_setup_teardown(test_last_number, setup, teardown),

@@ -252,12 +252,76 @@ static void aliases(void **state) {
     // One of an earlier process waits for its target.
     char target[ADP_NAME_MAX + 32];
     assert_false(adp_alias_target(x.r, "later", target));
-    assert_int_equal(adp_alias_again(x.r, "later", "not:yet", &x.info), ERR_OK);
-    assert_int_equal(adp_alias_again(x.r, "base", "not:yet", &x.info), ERR_INVALID);
+    assert_int_equal(adp_alias_again(x.r, "later", "not:yet", NULL, &x.info), ERR_OK);
+    assert_int_equal(adp_alias_again(x.r, "base", "not:yet", NULL, &x.info), ERR_INVALID);
     assert_false(adp_knows(x.r, "later"));
     assert_true(adp_alias_target(x.r, "later", target));
     assert_string_equal(target, "not:yet");
     assert_int_equal(adp_alias(x.r, "later", NULL, &x.info), ERR_OK);
+    rx_close(&x);
+}
+
+enum { SEEN = 8192 };
+
+// `out`: SEEN bytes, text so far.
+static void see_alias(void *arg, const struct adp_alias_info *a) {
+    char *out = arg;
+    size_t n = strlen(out);
+    snprintf(out + n, SEEN - n, "%s -> %s (%s)\n", a->alias, a->target, a->former);
+}
+
+static void see_served(void *arg, const struct adp_alias_info *a) {
+    bool *served = arg;
+    *served = a->served;
+}
+
+static void an_alias_goes_back(void **state) {
+    (void)state;
+    struct rx x;
+    char target[ADP_NAME_MAX + 32], seen[SEEN] = "";
+    bool served = false;
+    rx_open(&x, 4);
+    uint64_t va = load(&x, "a"), vb = load(&x, "b");
+    promote(&x, "a", va);
+    promote(&x, "b", vb);
+    assert_int_equal(adp_alias(x.r, "prod", "a", &x.info), ERR_OK);
+    assert_int_equal(adp_roll_back(x.r, "prod", &x.info), ERR_INVALID);
+    assert_string_equal(x.info.message,
+                        "alias `prod` stands for `a` and has no former target to go back to");
+    assert_false(adp_alias_former(x.r, "prod", target));
+    assert_int_equal(adp_alias(x.r, "prod", "b", &x.info), ERR_OK);
+    assert_int_equal(adp_alias(x.r, "prod", "b", &x.info), ERR_OK); // again: no change
+    assert_true(adp_alias_former(x.r, "prod", target));
+    assert_string_equal(target, "a");
+    assert_int_equal(adp_roll_back(x.r, "prod", &x.info), ERR_OK);
+    assert_int_equal(resolve(&x, "prod"), va);
+    assert_int_equal(adp_roll_back(x.r, "prod", &x.info), ERR_OK); // and forward
+    assert_int_equal(resolve(&x, "prod"), vb);
+
+    // What is not served any more is no way back, and who asks for it is told what it was.
+    assert_int_equal(adp_retire(x.r, "a", 0, &x.info), ERR_OK);
+    assert_int_equal(adp_roll_back(x.r, "prod", &x.info), ERR_INVALID);
+    assert_string_equal(x.info.message,
+                        "`a`, which alias `prod` stood for before, is not served any more");
+    assert_int_equal(resolve(&x, "prod"), vb);
+    assert_int_equal(adp_aliases(x.r, see_served, &served), ERR_OK);
+    assert_true(served);
+    assert_int_equal(adp_retire(x.r, "b", 0, &x.info), ERR_OK);
+    assert_int_equal(resolve(&x, "prod"), 0);
+    assert_string_equal(x.info.message,
+                        "alias `prod` stands for `b`, which is not served any more");
+    assert_int_equal(adp_aliases(x.r, see_alias, seen), ERR_OK);
+    assert_string_equal(seen, "prod -> b (a)\n");
+    assert_int_equal(adp_aliases(x.r, see_served, &served), ERR_OK);
+    assert_false(served);
+
+    // A new one has no past; one of an earlier process has its own.
+    assert_int_equal(adp_alias(x.r, "prod", NULL, &x.info), ERR_OK);
+    assert_int_equal(adp_alias_again(x.r, "prod", "not:yet", "c", &x.info), ERR_OK);
+    assert_true(adp_alias_former(x.r, "prod", target));
+    assert_string_equal(target, "c");
+    assert_true(adp_alias_target(x.r, "prod", target));
+    assert_string_equal(target, "not:yet");
     rx_close(&x);
 }
 
@@ -444,20 +508,12 @@ static void host_memory_is_bounded_and_read_again(void **state) {
 
 // ---- changes as values
 
-enum { SEEN = 8192 };
-
 static void see_serving(void *arg, const struct adp_info *i) {
     char *out = arg;
     size_t n = strlen(out);
     if (i->state == ADP_READY || i->state == ADP_ACTIVE || i->state == ADP_ROLLED_BACK)
         snprintf(out + n, SEEN - n, "%s@%d %s %d%d\n", i->name, (int)i->version,
                  adp_state_name(i->state), i->active, i->former);
-}
-
-static void see_alias(void *arg, const struct adp_alias_info *a) {
-    char *out = arg;
-    size_t n = strlen(out);
-    snprintf(out + n, SEEN - n, "%s -> %s\n", a->alias, a->target);
 }
 
 static void see(struct rx *x, const struct adp_change *c, char out[SEEN]) {
@@ -617,6 +673,7 @@ int main(void) {
         cmocka_unit_test(the_former_version_comes_back),
         cmocka_unit_test(pins_keep_a_version_until_its_last_request),
         cmocka_unit_test(aliases),
+        cmocka_unit_test(an_alias_goes_back),
         cmocka_unit_test(a_bad_folder_fails_its_version_alone),
         cmocka_unit_test(a_version_is_verified_before_anything_uses_it),
         cmocka_unit_test(a_version_that_fails_goes_with_its_last_request),
