@@ -39,6 +39,25 @@ struct creation {
     char *request;
 };
 
+static const char *wait_of(const struct api_data *d) {
+    return d->jobs_wait ? d->jobs_wait(d->arg) : NULL;
+}
+
+// As a tenant or an administrator sees it. A job that runs waits for nothing, but may make no
+// progress.
+static void write_job(const struct api_data *d, const struct ft_job *j, const char *wait,
+                      bool admin, const json_t *samples, struct json_w *w) {
+    char stall[FT_JOB_REASON_MAX] = "";
+    bool runs = j->state == FT_JOB_RUNNING || j->state == FT_JOB_EVALUATING;
+    if (runs && d->stalls)
+        d->stalls(d->stalls_arg, j->id, stall, sizeof stall);
+    wait = !runs ? wait : stall[0] ? stall : NULL;
+    if (admin)
+        api_job_admin_write(j, gw_keys_tenant(d->keys, j->tenant), wait, samples, w);
+    else
+        api_job_write(j, wait, w);
+}
+
 static enum err make_creation(struct api_answer *a, struct err_info *info) {
     struct creation *c = (struct creation *)a;
     struct ft_job j;
@@ -48,7 +67,7 @@ static enum err make_creation(struct api_answer *a, struct err_info *info) {
     if (e)
         return e;
     struct json_w w = json_w_begin(&a->body);
-    api_job_write(&j, &w);
+    write_job(c->d, &j, wait_of(c->d), false, NULL, &w);
     ft_job_fini(&j);
     ft_control_wake(c->d->control);
     return ERR_OK;
@@ -110,22 +129,6 @@ struct one {
     char by[144]; // who asks, for the log
 };
 
-static const char *wait_of(const struct api_data *d) {
-    return d->jobs_wait ? d->jobs_wait(d->arg) : NULL;
-}
-
-// A job that runs waits for nothing, but may make no progress.
-static void write_admin(const struct api_data *d, const struct ft_job *j, const char *wait,
-                        const json_t *samples, struct json_w *w) {
-    char stall[FT_JOB_REASON_MAX] = "";
-    bool runs = j->state == FT_JOB_RUNNING || j->state == FT_JOB_EVALUATING;
-    if (runs && d->stalls)
-        d->stalls(d->stalls_arg, j->id, stall, sizeof stall);
-    if (runs)
-        wait = stall[0] ? stall : NULL;
-    api_job_admin_write(j, gw_keys_tenant(d->keys, j->tenant), wait, samples, w);
-}
-
 // Sample prompts and their answers, which the runner has left; NULL: none.
 static json_t *read_samples(const struct ft_home *h, const char *id) {
     char name[FT_ID_MAX + 16];
@@ -143,10 +146,7 @@ static json_t *read_samples(const struct ft_home *h, const char *id) {
 static enum err reply_job(struct one *o, struct ft_job *j) {
     struct json_w w = json_w_begin(&o->a.body);
     json_t *samples = o->admin ? read_samples(o->d->home, j->id) : NULL;
-    if (o->admin)
-        write_admin(o->d, j, wait_of(o->d), samples, &w);
-    else
-        api_job_write(j, &w);
+    write_job(o->d, j, wait_of(o->d), o->admin, samples, &w);
     json_decref(samples);
     ft_job_fini(j);
     return ERR_OK;
@@ -260,10 +260,7 @@ struct list {
 
 static void add_job(void *arg, const struct ft_job *j) {
     struct list *l = arg;
-    if (l->admin)
-        write_admin(l->d, j, l->wait, NULL, &l->w);
-    else
-        api_job_write(j, &l->w);
+    write_job(l->d, j, l->wait, l->admin, NULL, &l->w);
 }
 
 static enum err make_list(struct api_answer *a, struct err_info *info) {

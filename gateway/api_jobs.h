@@ -8,10 +8,10 @@
 #include "gateway/api_query.h"
 #include <jansson.h>
 
-// The API's objects. Sticky failure in the writer's buffer.
-void api_job_write(const struct ft_job *j, struct json_w *w);
-// With the finer state. `tenant`: its name, or NULL. `wait`: why no job is looked at just now, or
-// why this one makes no progress, or NULL. `samples`: prompts and answers, or NULL.
+// The API's objects. Sticky failure in the writer's buffer. `wait`: why no job is looked at just
+// now, or why this one makes no progress, or NULL. A job that waits says so in `graft`.
+void api_job_write(const struct ft_job *j, const char *wait, struct json_w *w);
+// With the finer state. `tenant`: its name, or NULL. `samples`: prompts and answers, or NULL.
 void api_job_admin_write(const struct ft_job *j, const char *tenant, const char *wait,
                          const json_t *samples, struct json_w *w);
 void api_event_write(const struct ft_event *e, struct json_w *w);

@@ -8,6 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
+enum { REASON = FT_ID_MAX + 64 }; // bytes of a reason that is made up here
+
 // A value of the stored request, or null.
 static void write_json(struct json_w *w, const char *key, const json_t *v) {
     jw_key(w, key);
@@ -51,7 +53,58 @@ static void write_method(const struct ft_job *j, struct json_w *w) {
     jw_obj_end(w);
 }
 
-static void write_body(const struct ft_job *j, const json_t *request, struct json_w *w) {
+static void write_position(const struct ft_job *j, struct json_w *w) {
+    jw_key(w, "queue_position"); // how many run before it
+    if (j->ahead >= 0)
+        jw_int(w, j->ahead);
+    else
+        jw_null(w);
+}
+
+// Why the job waits, or NULL. `text` is memory for it. Whose the job is that runs is an
+// administrator's to know.
+static const char *reason_of(const struct ft_job *j, const char *wait, bool admin,
+                             char text[REASON]) {
+    bool queued = j->state == FT_JOB_QUEUED;
+    bool runs = j->state == FT_JOB_RUNNING || j->state == FT_JOB_EVALUATING;
+    text[0] = '\0';
+    if (j->reason[0])
+        wait = j->reason;
+    else if (!queued && !runs && j->state != FT_JOB_VALIDATING)
+        wait = NULL;
+    if (!wait && queued && j->ahead > 0)
+        snprintf(text, REASON, "jobs that run before it: %lld", (long long)j->ahead);
+    else if (!wait && queued && j->at_work[0])
+        snprintf(text, REASON, "%s runs, and one job runs at a time",
+                 admin ? j->at_work : "another job");
+    return wait ? wait : or_null(text);
+}
+
+// What was asked for; in the tenant's view of a job that waits, with why and where in the queue.
+static void write_graft(const struct ft_job *j, json_t *asked, const char *wait, struct json_w *w) {
+    char text[REASON];
+    const char *reason = ft_job_state_final(j->state) ? NULL : reason_of(j, wait, false, text);
+    if (!reason && j->ahead < 0) {
+        write_json(w, "graft", asked);
+        return;
+    }
+    jw_key(w, "graft");
+    jw_obj(w);
+    const char *key;
+    json_t *v;
+    json_object_foreach(asked, key, v) {
+        write_json(w, key, v);
+    }
+    jw_kstr(w, "reason", reason);
+    write_position(j, w);
+    jw_obj_end(w);
+}
+
+static void write_body(const struct ft_job *j, const json_t *request, const char *wait,
+                       struct json_w *w) {
+    bool goes_on = (j->state == FT_JOB_RUNNING || j->state == FT_JOB_EVALUATING ||
+                    j->state == FT_JOB_PUBLISHING) &&
+                   !wait && !j->reason[0];
     jw_kstr(w, "id", j->id);
     jw_kstr(w, "object", "fine_tuning.job");
     jw_kint(w, "created_at", j->created_at);
@@ -75,13 +128,12 @@ static void write_body(const struct ft_job *j, const json_t *request, struct jso
     jw_raw(w, j->hyper, strlen(j->hyper));
     jw_kint(w, "seed", j->seed);
     write_error(j, w);
-    write_time(w, "estimated_finish", j->estimated_finish);
+    write_time(w, "estimated_finish", goes_on ? j->estimated_finish : 0); // else nobody knows
     jw_key(w, "integrations");
     jw_arr(w);
     jw_arr_end(w);
     write_json(w, "metadata", json_object_get(request, "metadata"));
     write_method(j, w);
-    write_json(w, "graft", json_object_get(request, "graft"));
 }
 
 static json_t *request_of(const struct ft_job *j, struct json_w *w) {
@@ -91,47 +143,30 @@ static json_t *request_of(const struct ft_job *j, struct json_w *w) {
     return o;
 }
 
-void api_job_write(const struct ft_job *j, struct json_w *w) {
+void api_job_write(const struct ft_job *j, const char *wait, struct json_w *w) {
     json_t *request = request_of(j, w);
     jw_obj(w);
-    write_body(j, request, w);
+    write_body(j, request, wait, w);
+    write_graft(j, json_object_get(request, "graft"), wait, w);
     jw_obj_end(w);
     json_decref(request);
 }
 
-static void write_reason(const struct ft_job *j, const char *wait, struct json_w *w) {
-    bool queued = j->state == FT_JOB_QUEUED;
-    bool runs = j->state == FT_JOB_RUNNING || j->state == FT_JOB_EVALUATING;
-    char text[FT_ID_MAX + 64] = "";
-    if (j->reason[0])
-        wait = j->reason;
-    else if (!queued && !runs && j->state != FT_JOB_VALIDATING)
-        wait = NULL;
-    if (!wait && queued && j->ahead > 0)
-        snprintf(text, sizeof text, "jobs that run before it: %lld", (long long)j->ahead);
-    else if (!wait && queued && j->at_work[0])
-        snprintf(text, sizeof text, "%s runs, and one job runs at a time", j->at_work);
-    jw_kstr(w, "reason", wait ? wait : or_null(text));
-}
-
 void api_job_admin_write(const struct ft_job *j, const char *tenant, const char *wait,
                          const json_t *samples, struct json_w *w) {
-    char id[17];
+    char id[17], text[REASON];
     json_t *request = request_of(j, w);
     jw_obj(w);
-    write_body(j, request, w);
+    write_body(j, request, wait, w);
+    write_json(w, "graft", json_object_get(request, "graft"));
     json_decref(request);
     snprintf(id, sizeof id, "%016llx", (unsigned long long)j->tenant); // as in the access log
     jw_kstr(w, "tenant", tenant);
     jw_kstr(w, "tenant_id", id);
     jw_kstr(w, "state", ft_job_state_text(j->state));
-    write_reason(j, wait, w);
+    jw_kstr(w, "reason", reason_of(j, wait, true, text));
     jw_kint(w, "priority", j->priority);
-    jw_key(w, "queue_position"); // how many run before it
-    if (j->ahead >= 0)
-        jw_int(w, j->ahead);
-    else
-        jw_null(w);
+    write_position(j, w);
     jw_kint(w, "attempts", j->attempts);
     jw_kint(w, "step", j->step);
     jw_kint(w, "steps", j->steps);

@@ -464,8 +464,71 @@ static void expect_reasons(struct df *d, const char *const want[], const int pla
         json_t *one = js_get(d, target, 200); // the same, asked for by itself
         assert_true(json_equal(one, v));
         json_decref(one);
+        // Its tenant sees the same, but for whose job it is that runs.
+        snprintf(target, sizeof target, JOBS "/%s", js_str(v, "id"));
+        one = js_get(d, target, 200);
+        const json_t *graft = json_object_get(one, "graft");
+        const char *says = strstr(want[k], " runs, and one")
+                               ? "another job runs, and one job runs at a time"
+                               : want[k];
+        if (says[0] || places[k] >= 0) {
+            assert_string_equal(js_str(graft, "reason"), says);
+            assert_true(json_equal(json_object_get(graft, "queue_position"), place));
+        } else {
+            assert_null(json_object_get(graft, "reason"));
+        }
+        json_decref(one);
     }
     json_decref(o);
+}
+
+static void no_time(void *arg, const char *job, char *reason, size_t cap) {
+    (void)job;
+    snprintf(reason, cap, "%s", *(const bool *)arg ? "serving leaves no time" : "");
+}
+
+static void expect_finish(struct df *d, const char *id, int64_t at, const char *reason) {
+    char target[128];
+    snprintf(target, sizeof target, JOBS "/%s", id);
+    for (int admin = 0; admin < 2; admin++) {
+        if (admin)
+            snprintf(target, sizeof target, "/admin/v1/jobs/%s", id);
+        json_t *o = js_get(d, target, 200);
+        assert_int_equal(json_integer_value(json_object_get(o, "estimated_finish")), at);
+        assert_int_equal(json_is_null(json_object_get(o, "estimated_finish")), !at);
+        assert_string_equal(js_str(admin ? o : json_object_get(o, "graft"), "reason"), reason);
+        json_decref(o);
+    }
+}
+
+// A job's end is foretold while it goes on, and only then.
+static void test_estimate(void **state) {
+    struct df *d = *state;
+    struct err_info info;
+    struct ft_job j;
+    char id[FT_ID_MAX];
+    bool moved, stalls = false;
+    const struct ft_job_move run = {
+        .from = 1u << FT_JOB_VALIDATING, .to = FT_JOB_RUNNING, .level = "info", .message = "m"};
+    const struct ft_job_progress step = {
+        .step = 1, .steps = 2, .trained_tokens = 9, .estimated_finish = 1700000900};
+    js_create(d, "", id);
+    expect_finish(d, id, 0, "");
+    assert_int_equal(ft_job_move(&d->home, id, &run, &moved, &info), ERR_OK);
+    assert_int_equal(ft_job_progress(&d->home, id, &step, &info), ERR_OK);
+    expect_finish(d, id, 1700000900, "");
+    d->api.stalls_arg = &stalls;
+    d->api.stalls = no_time;
+    expect_finish(d, id, 1700000900, "");
+    stalls = true;
+    expect_finish(d, id, 0, "serving leaves no time");
+    stalls = false;
+    expect_finish(d, id, 1700000900, "");
+    const struct ft_job_owner any = {.any = true};
+    assert_int_equal(ft_job_act(&d->home, any, id, FT_JOB_PAUSE, &j, &info), ERR_OK);
+    ft_job_fini(&j);
+    expect_finish(d, id, 0, "");
+    d->api.stalls = NULL;
 }
 
 // How many run before a job, and why it waits.
@@ -561,6 +624,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_pages, js_setup, js_teardown),
         cmocka_unit_test_setup_teardown(test_actions, js_setup, js_teardown),
         cmocka_unit_test(test_owners),
+        cmocka_unit_test_setup_teardown(test_estimate, js_setup, js_teardown),
         cmocka_unit_test_setup_teardown(test_queue, js_setup, js_teardown),
         cmocka_unit_test_setup_teardown(test_without_memory, js_setup, js_teardown),
     };
