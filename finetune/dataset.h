@@ -58,9 +58,11 @@ struct ft_dataset_opts {
     void *cancelled_arg;
 };
 
-// What the file holds. errors: of the first FT_MAX_ERRORS bad lines, each line's first.
+// What the file holds. errors: the first FT_MAX_ERRORS, of a bad line its first; lines that follow
+// one another with the same error are one.
 struct ft_line_error {
     int64_t line;     // from 1; 0: the file as a whole
+    int64_t last;     // the same error up to this line
     char text[240];   // "line 7 is not a JSON object"
     const char *code; // static: "invalid_jsonl", "invalid_n_examples", "invalid_template",
                       // "context_length_exceeded", "no_supervised_tokens"
@@ -75,10 +77,15 @@ struct ft_dataset_report {
     int64_t emptied;
     int64_t duplicates; // samples kept that equal an earlier one, token by token and in the mask
     int64_t overlap;    // samples that stand in the other file, too (ft_dataset_overlap)
-    int64_t n_errors;
+    int64_t n_errors;   // bad lines
+    int64_t n_told;     // of `errors`
     struct ft_line_error errors[FT_MAX_ERRORS];
     uint8_t digest[32]; // SHA-256 of the file
 };
+
+enum { FT_ERROR_TEXT = 320 };
+// The text, or "lines 1 to 12: ..." of several.
+void ft_line_error_text(const struct ft_line_error *e, char *out, size_t cap);
 
 // Checks and tokenises `path` into `cache` (written aside, synced, renamed, its folder synced);
 // NULL: checks only. A file with bad lines gives ERR_INVALID (ERR_TEMPLATE where the first error

@@ -16,6 +16,7 @@ struct build {
     int64_t examples;   // lines that were not blank
     int64_t first_line; // that told the file's kind
     enum err first;     // the first error's kind
+    bool other;         // the file is no JSONL at all
 };
 
 // Copies text as valid UTF-8: a name from the file may have been cut inside a character.
@@ -37,14 +38,41 @@ static void copy_text(char *out, size_t cap, const char *text) {
     out[at] = '\0';
 }
 
+// "line 7", before a text of line 7; 0: it does not begin so.
+static size_t line_prefix(const char *text, int64_t line) {
+    char prefix[32];
+    int n = snprintf(prefix, sizeof prefix, "line %lld", (long long)line);
+    return !strncmp(text, prefix, (size_t)n) ? (size_t)n : 0;
+}
+
+static bool is_same(const struct ft_line_error *e, const char *text, int64_t line) {
+    size_t n = line_prefix(e->text, e->line), m = line_prefix(text, line);
+    return n && m && !strcmp(e->text + n, text + m);
+}
+
+void ft_line_error_text(const struct ft_line_error *e, char *out, size_t cap) {
+    size_t n = line_prefix(e->text, e->line);
+    if (e->last == e->line || !n)
+        snprintf(out, cap, "%s", e->text);
+    else
+        snprintf(out, cap, "lines %lld to %lld%s%s", (long long)e->line, (long long)e->last,
+                 e->text[n] == ':' ? "" : ": each", e->text + n);
+}
+
 static void add_error(struct build *b, enum err rc, int64_t line, const char *code,
                       const char *text) {
     struct ft_dataset_report *r = b->report;
-    if (r->n_errors < FT_MAX_ERRORS) {
-        struct ft_line_error *e = &r->errors[r->n_errors];
-        e->line = line;
+    char own[sizeof r->errors[0].text];
+    copy_text(own, sizeof own, text);
+    struct ft_line_error *last = r->n_told ? &r->errors[r->n_told - 1] : NULL;
+    if (last && line && last->last == line - 1 && !strcmp(last->code, code) &&
+        is_same(last, own, line)) {
+        last->last = line;
+    } else if (r->n_told < FT_MAX_ERRORS) {
+        struct ft_line_error *e = &r->errors[r->n_told++];
+        e->line = e->last = line;
         e->code = code;
-        copy_text(e->text, sizeof e->text, text);
+        memcpy(e->text, own, sizeof own);
     }
     if (!r->n_errors++)
         b->first = rc;
@@ -118,6 +146,30 @@ static enum err take(struct build *b, int64_t line, struct err_info *info) {
     return ft__writer_add(&b->writer, &s[0], pair ? &s[1] : NULL, line, info);
 }
 
+// What people upload in place of JSONL is said once, of the file: of its lines there would be as
+// many errors, and none would help. False: it may be JSONL.
+static bool is_other_kind(struct build *b, const struct ft__line *line) {
+    const char *t = line->text;
+    size_t at = 0;
+    char text[240] = "";
+    if (line->len >= 2 &&
+        (!memcmp(t, "\xff\xfe", 2) || !memcmp(t, "\xfe\xff", 2) || t[0] == '\0' || t[1] == '\0'))
+        snprintf(text, sizeof text, "%.160s looks like UTF-16; save it as UTF-8", b->file_name);
+    while (at < line->len && (t[at] == ' ' || t[at] == '\t'))
+        at++;
+    bool bracket = at < line->len && t[at++] == '[';
+    while (at < line->len && (t[at] == ' ' || t[at] == '\t'))
+        at++;
+    if (bracket && (at == line->len || t[at] == '{'))
+        snprintf(text, sizeof text,
+                 "%.100s looks like a JSON array; JSONL has one JSON object a line, and no "
+                 "brackets or commas around them",
+                 b->file_name);
+    if (text[0])
+        add_error(b, ERR_INVALID, 0, FT__CODE_JSONL, text);
+    return text[0] != '\0';
+}
+
 // A line's own fault becomes an error of the report; what is returned ends the build.
 static enum err read_line(struct build *b, const struct ft__line *line, struct err_info *info) {
     struct ft__example e = {0};
@@ -155,8 +207,12 @@ static enum err read_lines(struct build *b, struct err_info *info) {
         if (b->opts->cancelled && b->opts->cancelled(b->opts->cancelled_arg))
             return err_set(info, ERR_CANCELLED, NULL, "cancelled");
         b->report->lines = line.number;
-        if (line.blank)
+        if (line.blank || b->other)
+            continue; // to its end: the digest is the whole file's
+        if (!b->examples && !line.too_long && is_other_kind(b, &line)) {
+            b->other = true;
             continue;
+        }
         if (++b->examples > FT_MAX_SAMPLES)
             return ERR_OK; // said by check_count
         rc = read_line(b, &line, info);

@@ -87,16 +87,19 @@ static void tell_report(const struct check *c, const char *file) {
 
 static void tell_errors(const struct check *c, const char *name) {
     const struct ft_dataset_report *r = &c->report;
-    char message[320];
-    int64_t n = r->n_errors < FT_MAX_ERRORS ? r->n_errors : FT_MAX_ERRORS;
+    char text[FT_ERROR_TEXT], message[FT_ERROR_TEXT + 32];
+    int64_t told = 0;
     c->why->told = r->n_errors;
-    for (int64_t i = 0; i < n; i++) {
-        snprintf(message, sizeof message, "%s: %s", name, r->errors[i].text);
-        tell(c, "error", r->errors[i].line ? message : r->errors[i].text, NULL);
+    for (int64_t i = 0; i < r->n_told; i++) {
+        const struct ft_line_error *e = &r->errors[i];
+        ft_line_error_text(e, text, sizeof text);
+        snprintf(message, sizeof message, "%.24s: %s", name, text);
+        tell(c, "error", e->line ? message : text, NULL);
+        told += e->last - e->line + 1;
     }
-    if (r->n_errors > n) {
+    if (r->n_errors > told) {
         snprintf(message, sizeof message, "%s: %lld more errors", name,
-                 (long long)(r->n_errors - n));
+                 (long long)(r->n_errors - told));
         tell(c, "error", message, NULL);
     }
 }

@@ -76,6 +76,7 @@ static int run(struct train_job *j, struct opt_result *res) {
                     j->parent, j->o.model, j->o.output);
         else
             fprintf(stderr, "graft train: %s\n", info.message);
+        train_job_drop_folder(j);
     }
     return e == ERR_CANCELLED ? EXIT_STOPPED : e ? 1 : 0;
 }

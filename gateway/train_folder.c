@@ -2,6 +2,7 @@
 // `graft train`: the output folder, and where a resumed run comes from. A run that is gone on with
 // elsewhere begins with copies of what it needs (the checkpoint, its metrics, tokens where the set
 // has no data file), so that from then on the output folder stands alone.
+#include "base/diskio.h"
 #include "base/durable.h"
 #include "base/hash.h"
 #include "finetune/verify.h"
@@ -220,11 +221,43 @@ static enum err open_output(struct train_job *j, int *dir, struct err_info *info
     return *dir < 0 ? durable_errno(info, errno, "open", j->o.output) : ERR_OK;
 }
 
+static const char *const made_names[] = {"checkpoints", "training.tokens", "validation.tokens"};
+
+// Of a run that has not begun.
+static void note_made(struct train_job *j, int dir, bool output) {
+    static const unsigned bits[] = {TRAIN_MADE_CHECKPOINTS, TRAIN_MADE_TRAINING,
+                                    TRAIN_MADE_VALIDATION};
+    j->made = output ? TRAIN_MADE_OUTPUT : 0;
+    for (size_t i = 0; i < sizeof bits / sizeof *bits; i++)
+        if (!has(dir, made_names[i]))
+            j->made |= bits[i];
+}
+
+void train_job_drop_folder(struct train_job *j) {
+    int dir = j->made ? open(j->o.output, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
+    if (dir < 0)
+        return;
+    if (!has(dir, "run.json")) {
+        if (j->made & TRAIN_MADE_CHECKPOINTS)
+            (void)diskio_rmdir(dir, made_names[0]);
+        if (j->made & TRAIN_MADE_TRAINING)
+            (void)diskio_unlink(dir, made_names[1]);
+        if (j->made & TRAIN_MADE_VALIDATION)
+            (void)diskio_unlink(dir, made_names[2]);
+        if (j->made & TRAIN_MADE_OUTPUT)
+            (void)diskio_rmdir(AT_FDCWD, j->o.output); // not where somebody has put a file there
+    }
+    close(dir);
+}
+
 enum err train_job_open_folder(struct train_job *j, struct opt_result *res, struct err_info *info) {
     int dir, checkpoints = -1;
+    bool there = j->o.output && !faccessat(AT_FDCWD, j->o.output, F_OK, 0);
     enum err e = open_output(j, &dir, info);
     if (e)
         return e;
+    if (!j->o.resume)
+        note_made(j, dir, !there);
     if ((size_t)snprintf(j->checkpoints, sizeof j->checkpoints, "%s/checkpoints", j->o.output) >=
         sizeof j->checkpoints)
         e = err_set(info, ERR_INVALID, "output", "--output is too long");

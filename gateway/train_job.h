@@ -23,6 +23,13 @@ struct train_hooks {
     void *arg;
 };
 
+enum { // what of a new run's folder was not there before
+    TRAIN_MADE_OUTPUT = 1,
+    TRAIN_MADE_CHECKPOINTS = 2,
+    TRAIN_MADE_TRAINING = 4,
+    TRAIN_MADE_VALIDATION = 8,
+};
+
 struct train_job {
     struct train_options o;
     _Atomic bool stop;
@@ -44,7 +51,8 @@ struct train_job {
     int32_t row_tokens, row_seqs;
     // run
     char checkpoints[TRAIN_PATH];
-    json_t *run; // run.json of what it goes on with; NULL: a new run
+    unsigned made; // TRAIN_MADE_...; 0: nothing, or a run that goes on
+    json_t *run;   // run.json of what it goes on with; NULL: a new run
     char run_id[TRAIN_RUN_ID], parent[FT_CHECKPOINT_NAME];
     int64_t started_at; // Unix seconds, also the date that templates see; kept over resumes
     char *hyperparameters;
@@ -60,6 +68,8 @@ struct train_job {
 
 // The output folder; where a resumed run is, and what it says of itself. The first of these.
 enum err train_job_open_folder(struct train_job *j, struct opt_result *res, struct err_info *info);
+// After a failure: a run that had not begun (no run.json) leaves nothing that it made.
+void train_job_drop_folder(struct train_job *j);
 // Source, tokenizer, template and their digests: what the model is, without its weights.
 enum err train_job_identify(struct train_job *j, struct err_info *info);
 enum err train_job_open_model(struct train_job *j, struct err_info *info);

@@ -144,8 +144,11 @@ static void print_report(const struct train_job *j, const char *name,
         fprintf(stderr, "; %lld truncated, %lld dropped, %lld duplicates", (long long)r->truncated,
                 (long long)r->dropped, (long long)r->duplicates);
     fputc('\n', stderr);
-    for (int64_t i = 0; i < r->n_errors && i < FT_MAX_ERRORS; i++)
-        fprintf(stderr, "  %s\n", r->errors[i].text);
+    for (int64_t i = 0; i < r->n_told; i++) {
+        char text[FT_ERROR_TEXT];
+        ft_line_error_text(&r->errors[i], text, sizeof text);
+        fprintf(stderr, "  %s\n", text);
+    }
 }
 
 static enum ft_truncation truncation_of(const char *name) {

@@ -246,11 +246,25 @@ class Train(unittest.TestCase):
             _, r = self.train("refused", *options)
             self.assertNotEqual(r.returncode, 0)
             self.assertIn(said, r.stderr)
+        output, _ = self.train("refused", "--max-seq-length", "100000")
+        self.assertFalse(os.path.exists(output))
         good, self.data = self.data, self.write("bad.jsonl", [self.chat("a", "b"), {"messages": [{"role": "king", "content": "x"}]}])
         _, r = self.train("refused")
         self.assertEqual(r.returncode, 1)
         self.assertEqual(r.stderr.count("line 2"), 1, r.stderr)
         self.assertIn("bad.jsonl has 1 error; nothing was trained", r.stderr)
+        self.assertFalse(os.path.exists(output))
+        os.mkdir(output)  # somebody's own: it stays, with what lies in it
+        for name in ("note.txt", "validation.tokens"):
+            with open(os.path.join(output, name), "w", encoding="utf-8") as f:
+                f.write("x")
+        _, r = self.train("refused")
+        self.assertEqual(sorted(os.listdir(output)), ["note.txt", "validation.tokens"])
+        bad, self.data = self.data, good
+        _, r = self.train("refused", "--validation", bad)  # found once the training file has become tokens
+        self.assertEqual(r.returncode, 1)
+        self.assertEqual(sorted(os.listdir(output)), ["note.txt", "validation.tokens"])
+        self.data = bad
         self.data = self.write("few.jsonl", [self.chat("a", "b")] * 3)
         _, r = self.train("few", "--target-modules", "all-linear")
         self.assertEqual(r.returncode, 0, r.stderr)

@@ -206,6 +206,72 @@ static void odd_bytes(void **state) {
     ds_close(&d);
 }
 
+// Files that are no JSONL at all get one error that says so, and their whole digest.
+static void other_kinds(void **state) {
+    (void)state;
+    static const char array[] =
+        "Training file looks like a JSON array; JSONL has one JSON object a "
+        "line, and no brackets or commas around them",
+                      wide[] = "Training file looks like UTF-16; save it as UTF-8";
+    static const struct {
+        const char *text;
+        size_t n;
+        const char *says;
+    } all[] = {
+#define TEXT(s) s, sizeof s - 1
+        {TEXT("[\n  {\n    \"messages\": []\n  }\n]\n"), array},
+        {TEXT("\xef\xbb\xbf\n [ " GOOD ",\n" GOOD "]"), array},
+        {TEXT("\xff\xfe{\0\"\0a\0\"\0\n\0}\0\n\0"), wide},
+        {TEXT("\xfe\xff\0{\0}\0\n"), wide},
+        {TEXT("\0{\0}\0\n"), wide},
+        {TEXT("\n\0{\0}\0\n\0"), wide},
+#undef TEXT
+    };
+    struct ds d;
+    ds_open_chatml(&d);
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        uint8_t digest[32];
+        assert_int_equal(sha256(all[i].text, all[i].n, digest), ERR_OK);
+        assert_int_equal(ds_build(&d, all[i].text, all[i].n), ERR_INVALID);
+        assert_string_equal(d.info.message, all[i].says);
+        assert_int_equal(d.report.n_errors, 1);
+        assert_int_equal(d.report.errors[0].line, 0);
+        assert_string_equal(d.report.errors[0].code, "invalid_jsonl");
+        assert_memory_equal(d.report.digest, digest, sizeof digest);
+    }
+    ds_close(&d);
+}
+
+static void assert_told(const struct ds *d, int64_t i, const char *want) {
+    char text[FT_ERROR_TEXT];
+    assert_true(i < d->report.n_told);
+    ft_line_error_text(&d->report.errors[i], text, sizeof text);
+    assert_string_equal(text, want);
+}
+
+static void same_errors(void **state) {
+    (void)state;
+    struct ds d;
+    ds_open_chatml(&d);
+    assert_int_equal(ds_build_text(&d, "7\n8\n9\n{}\n{}\n" GOOD "\n{}\n7\n"), ERR_INVALID);
+    assert_int_equal(d.report.n_errors, 7);
+    assert_int_equal(d.report.n_told, 4);
+    assert_told(&d, 0, "lines 1 to 3: each is not a JSON object");
+    assert_told(&d, 1, "lines 4 to 5: it has none of messages, prompt and input");
+    assert_told(&d, 2, "line 7: it has none of messages, prompt and input");
+    assert_told(&d, 3, "line 8 is not a JSON object");
+    assert_string_equal(d.info.message, "line 1 is not a JSON object");
+    struct buf text;
+    buf_init(&text, 0);
+    for (int i = 0; i < 120; i++) // digits of the number that the text begins with
+        buf_puts(&text, "7\n");
+    assert_int_equal(ds_build(&d, text.data, text.len), ERR_INVALID);
+    assert_int_equal(d.report.n_told, 1);
+    assert_told(&d, 0, "lines 1 to 120: each is not a JSON object");
+    buf_fini(&text);
+    ds_close(&d);
+}
+
 // A name from the file that the message cuts inside a character must not make it invalid.
 static void messages_stay_utf8(void **state) {
     (void)state;
@@ -471,6 +537,8 @@ int main(void) {
         cmocka_unit_test(chat_lines),
         cmocka_unit_test(completion_lines),
         cmocka_unit_test(preference_lines),
+        cmocka_unit_test(other_kinds),
+        cmocka_unit_test(same_errors),
         cmocka_unit_test(odd_bytes),
         cmocka_unit_test(messages_stay_utf8),
         cmocka_unit_test(first_twenty),
