@@ -88,8 +88,8 @@ struct ft_job_owner {
 enum err ft_job_get(struct ft_home *h, struct ft_job_owner owner, const char *id,
                     struct ft_job *out, struct err_info *info);
 
-// What a client may ask of its job, or an administrator of anybody's; its event says which. ERR_INVALID: not in its present state. *out: the job
-// afterwards.
+// What a client may ask of its job, or an administrator of anybody's; its event says which.
+// ERR_INVALID: not in its present state. *out: the job afterwards.
 enum ft_job_action { FT_JOB_CANCEL, FT_JOB_PAUSE, FT_JOB_RESUME };
 enum err ft_job_act(struct ft_home *h, struct ft_job_owner owner, const char *id,
                     enum ft_job_action action, struct ft_job *out, struct err_info *info);
