@@ -192,8 +192,9 @@ enum err ft__read_moments(int dir, const struct mdl_config *c, const struct ft_m
     if (!e)
         e = visit_all(c, x, read_tensor, &r);
     char more;
-    if (!e && read(r.fd, &more, 1) != 0)
-        e = ERR_FORMAT;
+    ssize_t n = e ? 0 : read(r.fd, &more, 1);
+    if (n)
+        e = n < 0 ? ERR_IO : ERR_FORMAT;
     close(r.fd);
     buf_fini(&header);
     return e ? err_set(info, e, NULL, "%s: %s", file_name,

@@ -221,6 +221,8 @@ enum err ft_checkpoint_newest(const char *path, const struct ft_manifest *m,
     for (size_t i = 0; i < l.n && !e && !found; i++) {
         step_name(l.steps[i], name);
         enum err bad = usable(dir, name, m, &why);
+        if (bad == ERR_IO) // it may have passed
+            bad = usable(dir, name, m, &why);
         found = !bad;
         if (bad == ERR_NOMEM)
             e = err_set(info, bad, NULL, "out of memory");

@@ -283,7 +283,8 @@ enum err ft_dataset_build(const char *path, const char *cache, const struct ft_d
     uint64_t max_line = opts->max_line ? opts->max_line : FT__DEFAULT_LINE;
     enum err rc;
     (void)((rc = ft__renderer_init(&b.renderer, opts, info)) ||
-           (rc = ft__lines_open(&b.lines, path, max_line, info)) ||
+           (rc = ft__lines_open(&b.lines, path, opts->file_name ? opts->file_name : path, max_line,
+                                info)) ||
            (rc = ft__writer_begin(&b.writer, cache, info)) || (rc = read_lines(&b, info)) ||
            (rc = end(&b, info)));
     ft__lines_close(&b.lines);

@@ -56,7 +56,7 @@ struct ft__line {
     bool too_long; // text is then not there
     bool blank;
 };
-enum err ft__lines_open(struct ft__lines *l, const char *path, uint64_t max_line,
+enum err ft__lines_open(struct ft__lines *l, const char *path, const char *shown, uint64_t max_line,
                         struct err_info *info);
 // *more false: there was none left.
 enum err ft__lines_next(struct ft__lines *l, struct ft__line *out, bool *more,

@@ -10,11 +10,11 @@ static enum err no_memory(struct err_info *info) {
     return err_set(info, ERR_NOMEM, NULL, "out of memory while reading the training data");
 }
 
-enum err ft__lines_open(struct ft__lines *l, const char *path, uint64_t max_line,
+enum err ft__lines_open(struct ft__lines *l, const char *path, const char *shown, uint64_t max_line,
                         struct err_info *info) {
     *l = (struct ft__lines){.file.fd = -1, .max_line = max_line};
     buf_init(&l->line, 0);
-    enum err rc = mdl_file_open(AT_FDCWD, path, path, &l->file, info);
+    enum err rc = mdl_file_open(AT_FDCWD, path, shown, &l->file, info);
     if (rc)
         return rc;
     l->chunk = mem_alloc(CHUNK);

@@ -374,21 +374,37 @@ static enum err mark(struct ft_home *h, const char *id, const char *why, struct 
                   DB_ARGS(db_t(why), db_t(id)));
 }
 
+// NULL: as its record says, as far as can be seen without reading it.
+static const char *flaw_of_entry(const struct ft_home *h, const char *id, int64_t bytes) {
+    struct stat st;
+    if (fstatat(h->files, id, &st, AT_SYMLINK_NOFOLLOW) != 0)
+        return errno == ENOENT ? "the content is missing on the disk" : NULL;
+    return !S_ISREG(st.st_mode) || st.st_size != bytes
+               ? "the content on the disk does not have its size"
+               : NULL;
+}
+
 static enum err compare(struct ft_home *h, const char *id, const uint8_t *digest,
                         char damaged[FT_DAMAGE_MAX], struct err_info *info) {
     struct db_rows q;
     char hex[2 * SHA256_BYTES + 1] = "", was[sizeof hex] = "";
-    enum err e =
-        db_query(h->db, &q, info, "SELECT sha256 FROM files WHERE id = ?", DB_ARGS(db_t(id)));
-    if (!e && db_next(&q))
+    int64_t bytes = 0;
+    enum err e = db_query(h->db, &q, info, "SELECT sha256, bytes FROM files WHERE id = ?",
+                          DB_ARGS(db_t(id)));
+    if (!e && db_next(&q)) {
         db_copy(&q, 0, was, sizeof was);
+        bytes = db_int(&q, 1);
+    }
     e = db_rows_end(&q, info);
-    if (digest)
+    const char *flaw = NULL;
+    if (digest) {
         hex_encode(digest, SHA256_BYTES, hex);
-    if (!e && was[0] && strcmp(was, hex) != 0)
-        snprintf(damaged, FT_DAMAGE_MAX, "%s",
-                 digest ? "the content on the disk is damaged"
-                        : "the content is missing on the disk");
+        flaw = strcmp(was, hex) != 0 ? "the content on the disk is damaged" : NULL;
+    } else if (was[0]) {
+        flaw = flaw_of_entry(h, id, bytes);
+    }
+    if (!e && was[0] && flaw)
+        snprintf(damaged, FT_DAMAGE_MAX, "%s", flaw);
     return !e && damaged[0] ? mark(h, id, damaged, info) : e;
 }
 

@@ -363,6 +363,21 @@ static bool no_longer_wanted(void *arg) {
     return changed && state_of(c, v->id, FT_JOB_VALIDATING) != FT_JOB_VALIDATING;
 }
 
+// The disk failed at reading: that may pass.
+static void try_again(struct ft_control *c, const struct ft_job *j, const struct err_info *info) {
+    bool moved;
+    char message[400];
+    snprintf(message, sizeof message,
+             "The job's files are read again: try %lld of %d failed: %.300s",
+             (long long)j->attempts + 1, FT_JOB_ATTEMPTS_MAX, info->message);
+    const struct ft_job_move m = {.from = BIT(VALIDATING),
+                                  .to = FT_JOB_VALIDATING,
+                                  .level = "warn",
+                                  .message = message,
+                                  .tried = true};
+    (void)move(c, j->id, &m, &moved);
+}
+
 // False: nothing to do now, or later again.
 static bool validate_one(struct ft_control *c) {
     struct ft_job j;
@@ -381,7 +396,10 @@ static bool validate_one(struct ft_control *c) {
     }
     struct validating v = {.c = c, .id = j.id, .tend_at = INT64_MIN};
     enum err e = c->runner.validate(c->runner.arg, &j, no_longer_wanted, &v, &why, &info);
-    bool done = !passes(e);
+    bool again = e == ERR_IO && j.attempts + 1 < FT_JOB_ATTEMPTS_MAX;
+    bool done = !passes(e) && !again;
+    if (again)
+        try_again(c, &j, &info);
     if (e == ERR_OK) {
         const struct ft_job_move m = {.from = BIT(VALIDATING),
                                       .to = FT_JOB_QUEUED,

@@ -114,6 +114,8 @@ static enum err check_file(struct check *c, const char *id, const char *name, co
     enum err e = ft_dataset_build(path, into, &c->opts, &c->report, info);
     if (e != ERR_INVALID && e != ERR_TEMPLATE && e != ERR_IO && e != ERR_NOT_FOUND)
         return e;
+    if (!c->report.n_errors && (e == ERR_IO || e == ERR_NOT_FOUND))
+        err_prefix(info, "%s", id);
     snprintf(c->why->param, sizeof c->why->param, "%s", param);
     snprintf(c->why->code, sizeof c->why->code, "%s",
              c->report.n_errors ? c->report.errors[0].code : "file_unreadable");
@@ -129,14 +131,15 @@ static enum err check_content(struct check *c, enum err e, const char *id, const
     struct err_info own;
     char damaged[FT_DAMAGE_MAX] = "";
     bool read = memcmp(c->report.digest, unread, sizeof unread) != 0;
-    if (!read && e != ERR_NOT_FOUND)
+    if (!read && e != ERR_NOT_FOUND && e != ERR_IO && e != ERR_FORMAT)
         return e;
     enum err f =
         ft_file_compare(c->v->home, id, read ? c->report.digest : NULL, damaged, e ? &own : info);
     if (!damaged[0])
         return e ? e : f;
     snprintf(c->why->param, sizeof c->why->param, "%s", param);
-    snprintf(c->why->code, sizeof c->why->code, "%s", read ? "file_damaged" : "file_missing");
+    snprintf(c->why->code, sizeof c->why->code, "%s",
+             e == ERR_NOT_FOUND ? "file_missing" : "file_damaged");
     return err_set(info, ERR_INVALID, param, "%s %s: %s; upload it again", name, id, damaged);
 }
 

@@ -4,6 +4,7 @@
 #include "base/json_value.h"
 #include "base/mem.h"
 #include "finetune/checkpoint_internal.h"
+#include <errno.h>
 #include <inttypes.h>
 #include <string.h>
 #include <unistd.h>
@@ -271,7 +272,10 @@ static enum err check_marker(int dir, struct err_info *info) {
         return e;
     }
     ssize_t n = read(fd, found, sizeof found);
+    int failed = n < 0 ? errno : 0;
     close(fd);
+    if (failed)
+        return durable_errno(info, failed, "read", COMPLETE);
     expected[FT_SHA256_HEX - 1] = '\n';
     if (n != FT_SHA256_HEX || memcmp(found, expected, FT_SHA256_HEX) != 0)
         return err_set(info, ERR_FORMAT, NULL, MANIFEST " is not what COMPLETE says");

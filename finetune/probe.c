@@ -174,7 +174,9 @@ enum err ft_probe_again(const struct ft_probe *p, const char *path,
     uint64_t max_line = opts->max_line ? opts->max_line : FT__DEFAULT_LINE;
     enum err e;
     (void)((e = ft__renderer_init(&a.renderer, opts, info)) ||
-           (e = ft__lines_open(&a.lines, path, max_line, info)) || (e = render_lines(&a, info)));
+           (e = ft__lines_open(&a.lines, path, opts->file_name ? opts->file_name : path, max_line,
+                               info)) ||
+           (e = render_lines(&a, info)));
     // A line that cannot be read any more is as good as another one.
     if (e == ERR_INVALID || e == ERR_TEMPLATE || e == ERR_LIMIT || e == ERR_UNSUPPORTED)
         e = ERR_FORMAT;

@@ -76,8 +76,10 @@ static enum err fresh_tokens(struct job_runner *r, const char *file, const char 
     report = mem_zalloc(sizeof *report);
     if (!report)
         return err_set(info, ERR_NOMEM, NULL, "out of memory");
+    struct ft_dataset_opts named = *opts;
+    named.file_name = file; // not its path, which clients would see
     snprintf(from, sizeof from, "%s/files/%s", job__home(r)->path, file);
-    e = ft_dataset_build(from, path, opts, report, info);
+    e = ft_dataset_build(from, path, &named, report, info);
     mem_free(report);
     return e ? e : ft_dataset_open(path, out, info);
 }

@@ -193,6 +193,11 @@ static enum err resume(struct train_job *j, struct err_info *info) {
         return note_kernel_set(j, NULL, info);
     snprintf(path, sizeof path, "%s/%s", j->checkpoints, j->parent);
     e = take_up(j, path, &manifest, info);
+    if (e == ERR_IO) { // it was whole a moment ago: this may have passed
+        json_decref(manifest);
+        manifest = NULL;
+        e = take_up(j, path, &manifest, info);
+    }
     if (!e) {
         warn_of_kernel_set(j, manifest);
         snprintf(message, sizeof message, "going on from %s", j->parent);

@@ -60,12 +60,15 @@ enum err mdl_file_read(const struct mdl_file *f, uint64_t offset, size_t n, void
                        struct err_info *info) {
     struct mdl_shown s;
     char *to = dst;
+    bool again = false; // what the disk could not read once, it may read now
     if (offset > f->size || n > f->size - offset)
         return err_set(info, ERR_INTERNAL, NULL, "%s: read beyond the end", shown(f, &s));
     while (n) {
         ssize_t got = pread(f->fd, to, n, (off_t)offset);
-        if (got < 0 && errno == EINTR)
+        if (got < 0 && (errno == EINTR || (errno == EIO && !again))) {
+            again = again || errno == EIO;
             continue;
+        }
         if (got < 0)
             return fail(f, ERR_IO, errno, "cannot read", info);
         if (got == 0)

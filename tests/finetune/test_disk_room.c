@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 struct world {
@@ -373,6 +374,19 @@ static void test_compare(void **state) {
     assert_ok(ft_file_get(&w->data.home, 0, id, &f, &info), &info);
     assert_true(f.error);
     assert_string_equal(f.status_details, why);
+    // One that could not be read: only what its entry shows.
+    assert_ok(ft_file_compare(&w->data.home, gone, NULL, why, &info), &info);
+    assert_string_equal(why, "");
+    int fd = openat(w->data.home.files, gone, O_WRONLY | O_CLOEXEC);
+    assert_int_equal(ftruncate(fd, 1), 0);
+    close(fd);
+    assert_ok(ft_file_compare(&w->data.home, gone, NULL, why, &info), &info);
+    assert_non_null(strstr(why, "size"));
+    assert_int_equal(unlinkat(w->data.home.files, gone, 0), 0);
+    assert_int_equal(mkfifoat(w->data.home.files, gone, 0600), 0);
+    assert_ok(ft_file_compare(&w->data.home, gone, NULL, why, &info), &info);
+    assert_non_null(strstr(why, "size"));
+    assert_int_equal(unlinkat(w->data.home.files, gone, 0), 0);
     assert_ok(ft_file_compare(&w->data.home, gone, NULL, why, &info), &info);
     assert_non_null(strstr(why, "missing"));
     assert_ok(ft_file_compare(&w->data.home, "file-none", NULL, why, &info),

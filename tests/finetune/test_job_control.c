@@ -123,6 +123,42 @@ static void test_failures(void **state) {
     assert_string_equal(jw_get(w, id).error_param, "graft.lora.r");
 }
 
+// The thread's clock goes on while it stands still.
+static void advance(struct world *w) {
+    ft_control_stop(w->control);
+    w->control = NULL;
+    clock_manual_advance(&w->clock, 60 * 1000000000LL);
+    jw_start_control(w);
+}
+
+// A file that the disk cannot read is read again, but not for ever.
+static void test_unreadable(void **state) {
+    struct world *w = *state;
+    char id[FT_ID_MAX];
+    for (int fails = 1; fails <= FT_JOB_ATTEMPTS_MAX; fails += FT_JOB_ATTEMPTS_MAX - 1) {
+        w->n_validated = 0;
+        w->valid = ERR_IO;
+        jw_create(w, "", id);
+        jw_start_control(w);
+        for (int i = 1; i < FT_JOB_ATTEMPTS_MAX && i <= fails; i++) {
+            wait_until(w->n_validated == i);
+            pthread_mutex_lock(&w->mutex);
+            w->valid = i < fails ? ERR_IO : ERR_OK;
+            pthread_mutex_unlock(&w->mutex);
+            advance(w);
+        }
+        if (fails < FT_JOB_ATTEMPTS_MAX) {
+            jw_wait_running(w, id);
+            jw_assert_event(w, id, "warn:The job's files are read again: try 1 of 3 failed");
+            jw_succeed(w);
+        }
+        jw_wait_state(w, id, fails < FT_JOB_ATTEMPTS_MAX ? FT_JOB_SUCCEEDED : FT_JOB_FAILED);
+        ft_control_stop(w->control);
+        w->control = NULL;
+        assert_int_equal(w->n_validated, fails < FT_JOB_ATTEMPTS_MAX ? fails + 1 : fails);
+    }
+}
+
 // Where nobody trains, jobs say so; where somebody does again, they no longer do.
 static void test_no_trainer(void **state) {
     struct world *w = *state;
@@ -218,6 +254,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_run_while_validating, jw_setup, jw_teardown),
         cmocka_unit_test_setup_teardown(test_priority, jw_setup, jw_teardown),
         cmocka_unit_test_setup_teardown(test_failures, jw_setup, jw_teardown),
+        cmocka_unit_test_setup_teardown(test_unreadable, jw_setup, jw_teardown),
         cmocka_unit_test_setup_teardown(test_no_trainer, jw_setup, jw_teardown),
         cmocka_unit_test_setup_teardown(test_late_ends, jw_setup, jw_teardown),
         cmocka_unit_test_setup_teardown(test_restart, jw_setup, jw_teardown),
