@@ -74,7 +74,9 @@ static enum err decide(void *arg, struct eng *engine, struct adp_version *v, boo
     tell_verified(r, v);
     enum err e = job__samples_after(r, engine, v, info);
     if (!e)
-        e = job__check_outputs(r, engine, v, info);
+        e = job__find_outputs(r, engine, v, info);
+    if (!e)
+        e = job__decide_gates(r, info);
     if (!e)
         e = ft_job_publish(job__home(r), run->id, adp_number(v), &moved, info);
     if (!e && !moved)

@@ -53,7 +53,7 @@ static enum err train(struct job_runner *r, struct err_info *info) {
     if ((e = train_job_run(t, info)))
         return e;
     job__enter(r, FT_JOB_EVALUATING, "Training has ended, evaluating the result");
-    if ((e = train_job_finish(t, info)) || (e = job__check_losses(r, info)) ||
+    if ((e = train_job_finish(t, info)) || (e = job__find_losses(r, info)) ||
         (e = job__score_probe(r, info)))
         return e;
     train_job_end_exec(t);

@@ -40,13 +40,15 @@ enum err job__on_saved(void *arg, const struct ft_state *s, struct err_info *inf
 
 // job_gates.c. Control thread: the prompts of gates and samples, rendered.
 enum err job__read_prompts(struct job_runner *r, struct err_info *info);
-// ERR_INVALID, and the run's code: the model is not released. Where such a model is to be kept,
-// ERR_OK, and run->unreleased says why.
-enum err job__check_losses(struct job_runner *r, struct err_info *info);
-void job__tell_gates(
-    const struct job_runner *r); // that all have been passed; nothing if there are none
-enum err job__check_outputs(struct job_runner *r, struct eng *engine, struct adp_version *v,
-                            struct err_info *info);
+// What gates need: the base's loss, on the trainer's device; answers of the new version.
+enum err job__find_losses(struct job_runner *r, struct err_info *info);
+enum err job__find_outputs(struct job_runner *r, struct eng *engine, struct adp_version *v,
+                           struct err_info *info);
+// Once both are found. ERR_INVALID, and the run's code: the model is not released. Where such a
+// model is to be kept, ERR_OK, and run->unreleased says why. An event tells of each gate.
+enum err job__decide_gates(struct job_runner *r, struct err_info *info);
+// That all have been passed; nothing if there are none.
+void job__tell_gates(const struct job_runner *r);
 
 // job_samples.c. Nothing for a job without samples.
 enum err job__samples_before(struct job_runner *r, struct err_info *info);

@@ -210,6 +210,22 @@ class FineTune(Trainer):
                 self.assertEqual((job.error.code, job.error.param), ("release_gate", "graft.evaluation." + gate))
                 self.assertIn(gate, job.error.message)
                 self.assertIsNone(job.fine_tuned_model)
+        # All of them are looked at, and the samples are answered, whatever fails.
+        gates = {"max_valid_loss": 1e-9, "min_improvement": -100, "sample_prompts": ["abab"],
+                 "required": [{"prompt": "abab", "output": "nowhere"}], "forbidden": [{"prompt": "abab", "output": "zz"}]}
+        job = self.create(epochs=2, validation_file=v, graft={"evaluation": gates})
+        job = self.wait(self.client, job.id, "failed")
+        self.assertEqual((job.error.code, job.error.param), ("release_gate", "graft.evaluation.required"))
+        told = [e for e in self.client.fine_tuning.jobs.list_events(job.id, limit=100) if "gates" in (e.data or {})]
+        self.assertEqual(len(told), 1)
+        for says in (told[0].message, job.error.message):
+            self.assertRegex(says, r'max_valid_loss is 1e-09, and [0-9.e-]+ was found; required\[0\]: the answer lacks "nowhere"')
+            self.assertNotIn("min_improvement", says)
+        self.assertEqual([(g["gate"], g["limit"], g["passed"]) for g in told[0].data["gates"]],
+                         [("max_valid_loss", 1e-9, False), ("min_improvement", -100, True),
+                          ("required[0]", "nowhere", False), ("forbidden[0]", "zz", True)])
+        self.assertGreater(told[0].data["gates"][0]["found"], 1e-9)
+        self.assertTrue(self.server.json("GET", f"/admin/v1/jobs/{job.id}")[1]["samples"][0]["after"])
 
     def test_killed(self):
         self.begin()

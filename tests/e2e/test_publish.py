@@ -43,8 +43,13 @@ class Publish(test_finetune.Trainer):
         self.assertEqual(verified[0].data["sequences"], 24)
         self.assertGreater(verified[0].data["supervised_tokens"], 24)
         self.assertEqual(self.admin(job)["version"], verified[0].data["version"])
-        passed = [e.message for e in self.events(job) if e.message.startswith("Release gates")]
-        self.assertEqual(passed, ["Release gates passed: required (2), forbidden (1)"])
+        passed = [e for e in self.events(job) if e.message.startswith("Release gates")]
+        self.assertEqual([e.message for e in passed], ["Release gates passed: required (2), forbidden (1)"])
+        self.assertEqual([(g["gate"], g["limit"], g["passed"]) for g in passed[0].data["gates"]],
+                         [("required[0]", "cdcd", True), ("required[1]", "cd", True), ("required[1]", "dc", True),
+                          ("forbidden[0]", "sorry", True), ("forbidden[0]", "abab", True)])
+        for g in passed[0].data["gates"]:
+            self.assertIn("cdcd", g["found"])
         for gate, says in ((dict(required=[good, {"prompt": PROMPT, "output": "nowhere"}]), "required[1]: the answer lacks"),
                            (dict(forbidden=[{"messages": MESSAGES, "output": ["zz", "dc"]}]), "forbidden[0]: the answer has")):
             job = self.evaluate("failed", **gate)
