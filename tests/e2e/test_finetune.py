@@ -97,6 +97,7 @@ class FineTune(Trainer):
         self.assertIn(f"{job.id}: published as {name}", "\n".join(self.server.log))
         # Another start serves it still.
         self.server.stop()
+        self.assertRegex(self.server.log[-1], r" stopped$")
         self.begin()
         self.assertEqual(self.ask(name), after)
 
