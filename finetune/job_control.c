@@ -378,6 +378,21 @@ static void try_again(struct ft_control *c, const struct ft_job *j, const struct
     (void)move(c, j->id, &m, &moved);
 }
 
+// A job that comes to the queue and does not run at once says behind how many it waits.
+static void tell_place(struct ft_control *c, const char *id) {
+    struct ft_job j;
+    struct err_info info;
+    char message[96];
+    if (ft_job_get(c->home, (struct ft_job_owner){.any = true}, id, &j, &info))
+        return;
+    int64_t n = j.state == FT_JOB_QUEUED ? j.ahead + (j.at_work[0] != '\0') : 0;
+    ft_job_fini(&j);
+    snprintf(message, sizeof message, "The job waits behind %lld other %s", (long long)n,
+             n == 1 ? "job" : "jobs");
+    if (n > 0 && ft_event_add(c->home, id, "info", "message", message, NULL, &info))
+        complain(c, id, &info);
+}
+
 // False: nothing to do now, or later again.
 static bool validate_one(struct ft_control *c) {
     struct ft_job j;
@@ -406,6 +421,8 @@ static bool validate_one(struct ft_control *c) {
                                       .level = "info",
                                       .message = "Files validated, moving job to queued state"};
         done = move(c, j.id, &m, &moved);
+        if (moved)
+            tell_place(c, j.id);
     } else if (done && e != ERR_CANCELLED) {
         char message[96];
         snprintf(message, sizeof message, "The job has failed: its files have %lld %s",

@@ -45,6 +45,7 @@ static void test_run_while_validating(void **state) {
     wait_until(w->n_validated >= 3);
     jw_succeed(w);
     jw_wait_running(w, second);
+    jw_assert_event(w, second, "info:The job waits behind 1 other job");
     assert_int_equal(jw_get(w, first).state, FT_JOB_SUCCEEDED);
     assert_ok(jw_act(w, second, FT_JOB_CANCEL, &info), &info);
     wait_until(w->why == FT_STOP_CANCEL);
