@@ -16,7 +16,10 @@
 #define AT_WORK (BIT(RUNNING) | BIT(EVALUATING) | BIT(PUBLISHING))
 
 static const int64_t second = 1000000000, minute = 60 * 1000000000LL;
-enum { ROOM_MADE = 8 << 20 };
+enum {
+    ROOM_MADE = 8 << 20,
+    STALLS_TOLD = 16, // events of one run that say why it makes no progress
+};
 
 struct ft_control {
     struct ft_home *home;
@@ -30,8 +33,10 @@ struct ft_control {
     // the thread's
     char running[FT_ID_MAX]; // the job that the runner has, or empty
     int64_t priority, attempts;
-    bool stopping, discarding; // the runner was told to stop; to keep nothing
-    char urgent[FT_ID_MAX];    // the job that it was preempted for, or empty
+    bool stopping, discarding;     // the runner was told to stop; to keep nothing
+    char urgent[FT_ID_MAX];        // the job that it was preempted for, or empty
+    char stall[FT_JOB_REASON_MAX]; // why it made no progress, as it was told last
+    int stalls;                    // told of this run
     int64_t sweep_at;
     // nothing is begun before hold_until, unless the disk was full and has more room than it had
     int64_t hold_until, hold_wait;
@@ -180,7 +185,8 @@ static void start(struct ft_control *c, const struct ft_job *j) {
     c->priority = j->priority;
     c->attempts = j->attempts;
     c->stopping = c->discarding = false;
-    c->urgent[0] = '\0';
+    c->urgent[0] = c->stall[0] = '\0';
+    c->stalls = 0;
     atomic_store(&c->ended, false);
     enum err e = c->runner.start(c->runner.arg, j, &info);
     if (!e)
@@ -248,6 +254,25 @@ static void look_at_running(struct ft_control *c) {
         }
         ft_job_fini(&next);
     }
+}
+
+// Its owner is told when the kind of reason changes, which its details do all the time.
+static void tell_stall(struct ft_control *c) {
+    char reason[FT_JOB_REASON_MAX] = "", message[FT_JOB_REASON_MAX + 16];
+    struct err_info info;
+    if (!c->running[0] || !c->runner.stalls || c->stalls == STALLS_TOLD)
+        return;
+    c->runner.stalls(c->runner.stalls_arg, c->running, reason, sizeof reason);
+    size_t kind = strcspn(reason, ":");
+    if (!kind || (kind == strcspn(c->stall, ":") && !memcmp(c->stall, reason, kind)))
+        return;
+    snprintf(message, sizeof message, "The job %s", reason);
+    if (ft_event_add(c->home, c->running, "info", "message", message, NULL, &info)) {
+        complain(c, c->running, &info);
+        return;
+    }
+    memcpy(c->stall, reason, sizeof reason);
+    c->stalls++;
 }
 
 // ---- the end of a run
@@ -471,6 +496,7 @@ static void *control_main(void *arg) {
         atomic_store(&c->changed, false);
         bool more = tend(c);
         more = validate_one(c) || more;
+        tell_stall(c);
         explain(c);
         sweep(c);
         // A second at most: what could not be done for want of disk or model is tried again.

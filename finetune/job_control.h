@@ -48,6 +48,10 @@ struct ft_job_runner {
     // was cancelled. May come more than once for a job, and after its end.
     void (*stop)(void *arg, enum ft_stop why);
     void *arg;
+    // Control thread; NULL: never. Why the job in hand makes no progress, "kind: details"; nothing
+    // is written if it makes some.
+    void (*stalls)(void *arg, const char *id, char *reason, size_t cap);
+    void *stalls_arg;
 };
 
 struct ft_job_end {

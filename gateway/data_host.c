@@ -167,6 +167,8 @@ static enum err open_control(struct data_host *h, struct err_info *info) {
         h->runner.host->background = train_place_background(&h->runner.place);
         h->app->training = read_training;
         h->app->training_arg = &h->runner.place;
+        runner.stalls = why_stalls;
+        runner.stalls_arg = &h->runner.place;
         h->api.stalls = why_stalls;
         h->api.stalls_arg = &h->runner.place;
     }

@@ -151,10 +151,22 @@ void jw_run_stop(void *arg, enum ft_stop why) {
         jw_end_job(w, &(struct ft_job_end){.how = FT_END_STOPPED});
 }
 
+static void stalls(void *arg, const char *id, char *reason, size_t cap) {
+    struct world *w = arg;
+    const char *why = w->stall;
+    (void)id;
+    if (why)
+        snprintf(reason, cap, "%s", why);
+}
+
 void jw_start_control(struct world *w) {
     struct err_info info = {0};
-    const struct ft_job_runner r = {
-        .validate = jw_run_validate, .start = jw_run_start, .stop = jw_run_stop, .arg = w};
+    const struct ft_job_runner r = {.validate = jw_run_validate,
+                                    .start = jw_run_start,
+                                    .stop = jw_run_stop,
+                                    .arg = w,
+                                    .stalls = stalls,
+                                    .stalls_arg = w};
     assert_ok(ft_control_start(&w->home, &r, &w->control, &info), &info);
 }
 

@@ -21,8 +21,9 @@ struct world {
     bool slow;              // validate waits until it is cancelled
     char running[FT_ID_MAX];
     _Atomic int n_started, n_stopped, n_validated;
-    _Atomic int why;   // enum ft_stop
-    _Atomic bool obey; // stop ends the job at once
+    _Atomic int why;             // enum ft_stop
+    _Atomic bool obey;           // stop ends the job at once
+    _Atomic(const char *) stall; // why the job makes no progress; NULL: it does
 };
 
 struct texts {

@@ -52,6 +52,36 @@ static void test_run_while_validating(void **state) {
     assert_int_equal(jw_get(w, read).state, FT_JOB_VALIDATING);
 }
 
+static int events_with(struct world *w, const char *id, const char *text) {
+    struct texts t;
+    int n = 0;
+    jw_events(w, id, &t);
+    for (const char *at = t.all; (at = strstr(at, text)); at++)
+        n++;
+    return n;
+}
+
+// Why a running job waits is told once for each kind of reason, whatever its numbers do.
+static void test_stalls(void **state) {
+    struct world *w = *state;
+    char id[FT_ID_MAX];
+    static const char *const reasons[] = {"waits for time: none", "waits for memory: 1 of 2",
+                                          "waits for memory: 2 of 2", "waits for time: none"};
+    jw_create(w, "", id);
+    jw_start_control(w);
+    jw_wait_running(w, id);
+    for (int i = 0; i < 4; i++) {
+        w->stall = reasons[i];
+        ft_control_wake(w->control);
+        if (i != 2)
+            wait_until(events_with(w, id, "info:The job waits for") == (i < 2 ? i + 1 : 3));
+    }
+    assert_int_equal(events_with(w, id, "The job waits for memory: 1 of 2"), 1);
+    assert_int_equal(events_with(w, id, "The job waits for time: none"), 2);
+    jw_succeed(w);
+    jw_wait_state(w, id, FT_JOB_SUCCEEDED);
+}
+
 static void test_priority(void **state) {
     struct world *w = *state;
     char late[FT_ID_MAX], first[FT_ID_MAX], urgent[FT_ID_MAX];
@@ -256,6 +286,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_priority, jw_setup, jw_teardown),
         cmocka_unit_test_setup_teardown(test_failures, jw_setup, jw_teardown),
         cmocka_unit_test_setup_teardown(test_unreadable, jw_setup, jw_teardown),
+        cmocka_unit_test_setup_teardown(test_stalls, jw_setup, jw_teardown),
         cmocka_unit_test_setup_teardown(test_no_trainer, jw_setup, jw_teardown),
         cmocka_unit_test_setup_teardown(test_late_ends, jw_setup, jw_teardown),
         cmocka_unit_test_setup_teardown(test_restart, jw_setup, jw_teardown),
