@@ -143,10 +143,13 @@ static void check_report(const struct ft_dataset_report *r, enum err rc,
                          const struct err_info *info) {
     fuzz_require(rc == ERR_OK || info->message[0]);
     fuzz_require(rc != ERR_OK || (r->n_errors == 0 && r->samples > 0));
-    for (int64_t i = 0; i < r->n_errors && i < FT_MAX_ERRORS; i++) {
+    fuzz_require(r->n_told <= FT_MAX_ERRORS && r->n_told <= r->n_errors &&
+                 !r->n_told == !r->n_errors);
+    for (int64_t i = 0; i < r->n_told; i++) {
         const struct ft_line_error *e = &r->errors[i];
         fuzz_require(e->code && e->text[0] && utf8_valid(e->text, strlen(e->text)) &&
-                     e->line >= 0 && e->line <= r->lines);
+                     e->line >= 0 && e->last >= e->line && e->last <= r->lines);
+        fuzz_require(!i || e->line > e[-1].last);
     }
     fuzz_require(r->supervised >= r->samples && r->tokens >= r->supervised + r->samples &&
                  r->duplicates <= r->samples);
